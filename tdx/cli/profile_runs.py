@@ -134,13 +134,28 @@ def measure(
 
 
 def count_calls(request: ProfileRequest) -> DeviceCalls:
-    """Count the launches, copies and waits of a pipeline on a simulated device.
+    """Count the launches, copies and waits of a pipeline or checkpoint on a simulated device.
 
     Raises:
-        TdxError: The env cannot be built.
+        TdxError: The env cannot be built, or the checkpoint cannot run.
     """
     from tdx.cli.pipelines import open_env
+    from tdx.cli.runtime import third_party_code
+    from tdx.rollouts.samples import read_samples
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+    from tdx.stacks.checkpoints.device_calls import count_checkpoint_calls
     from tdx.stacks.device_calls import count_device_calls
+
+    if is_checkpoint(request.config.env.id):
+        checkpoint = read_checkpoint(request.config.env.id)
+        with third_party_code():
+            return count_checkpoint_calls(
+                checkpoint,
+                None if request.samples is None else read_samples(request.samples),
+                allow_code=request.options.allow_code,
+                steps=request.plan.steps,
+                seed=request.plan.seed,
+            )
 
     # The pipeline names no device: the env is moved to it once it is built.
     config = replace(request.config, env=replace(request.config.env, device=None))

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx.foundation.patches import Patches
-from tdx.foundation.torch_internals import import_compiler
+from tdx.foundation.torch_internals import by_device, import_compiler
 
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -232,7 +232,7 @@ _NAMES = {
     "__int__": "int(tensor)",
     "__index__": "a tensor as an index",
     "__contains__": "value in tensor",
-    "__getitem__": "indexing with a mask",
+    "__getitem__": "a tensor as an index",
     "__setitem__": "assignment to an index",
     "item": "item()",
 }
@@ -250,12 +250,15 @@ _WAITING = {
     "equal",
     "allclose",
     "is_nonzero",
-    "multinomial",
-    "histc",
+    # The status of a decomposition is read, within the kernel or by a check of its own.
     "_linalg_check_errors",
+    "_linalg_eigh",
+    "_linalg_svd",
+    "cholesky",
     "linalg_eig",
     "linalg_eigvals",
     "linalg_lstsq",
+    "linalg_matrix_exp",
 }
 """Operators whose CUDA kernels wait for the device: their result, its shape or a check is read."""
 _WITHOUT_KERNEL = (
@@ -309,6 +312,11 @@ class _Functions(TorchFunctionMode):
                 if func is _T.is_pinned:
                     return hasattr(subject.untyped_storage(), _PINNED)
                 if is_on_device(subject):
+                    if func is _T.numpy and kwargs.get("force"):
+                        device.copy_to_host("numpy(force=True)", subject.nbytes)
+                        with device.quiet():
+                            # A copy, as of a device, so that the two do not share memory.
+                            return func(*args, **kwargs).copy()
                     if func in (_T.numpy, _T.__array__):
                         raise TypeError(
                             "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() "
@@ -451,19 +459,11 @@ class _Operators(TorchDispatchMode):
         self._report_indices(name, args, kwargs)
         result = func(*args, **kwargs)
         _flag(result)
-        if name in _WAITING or self._reads_sizes(name, func, kwargs):
+        if name in _WAITING or _waits_for(name, func, args, kwargs):
             device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
         if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
             device.report("launch", name)
         return result
-
-    def _reads_sizes(self, name: str, func: Any, kwargs: Mapping[str, Any]) -> bool:
-        if name == "repeat_interleave":
-            return kwargs.get("output_size") is None
-        # The standard deviation is checked to be positive.
-        return (
-            name == "normal" and "float_Tensor" not in func.__name__ and "Tensor" in func.__name__
-        )
 
     def _copy(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         target, source = args[0], args[1]
@@ -503,6 +503,30 @@ class _Operators(TorchDispatchMode):
             device.copy_to_device("assignment of a host value to indices", values.nbytes)
         if masks:
             device.report("wait", "assignment to a mask")
+
+
+def _waits_for(name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return True if an operator waits with these arguments, but not with all."""
+    if name not in ("repeat_interleave", "normal", "multinomial", "histc", "isin"):
+        return False
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+    given.update(kwargs)
+    if name == "repeat_interleave":
+        return given.get("output_size") is None
+    if name == "normal":
+        # The standard deviations are checked to be positive.
+        return isinstance(given.get("std"), torch.Tensor)
+    if name == "multinomial":
+        # The probabilities are checked, unless several numbers are drawn with replacement.
+        return not given.get("replacement", False) or given["num_samples"] == 1
+    if name == "histc":
+        return bool(given.get("min", 0) == given.get("max", 0))
+    # Many elements are sorted, and the number of unique ones is read.
+    sizes = [
+        value.numel() if isinstance(value, torch.Tensor) else 1
+        for value in (given.get("elements"), given.get("test_elements"))
+    ]
+    return "Tensor_Tensor" in func.__name__ and sizes[1] >= 10 * sizes[0] ** 0.145
 
 
 def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
@@ -547,6 +571,9 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
         def query(self) -> bool:
             return True
 
+        def is_capturing(self) -> bool:
+            return False
+
         def synchronize(self) -> None:
             device.report("wait", "Stream.synchronize()")
 
@@ -565,6 +592,7 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
     }
     cuda = {
         "is_initialized": lambda: True,
+        "is_current_stream_capturing": lambda: False,
         "current_device": lambda: 0,
         "get_device_name": lambda *_: "simulated CUDA device",
         "set_device": nothing,
@@ -587,6 +615,9 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
         for name, value in {**shared, **accelerator}.items():
             if hasattr(torch.accelerator, name):
                 patches.put(torch.accelerator, name, value)
+    patches.put(*by_device(lambda tensor: DEVICE if is_on_device(tensor) else _CPU))
+    # A recurrent layer would lay out its weights for a kernel of the driver.
+    patches.put(torch.backends.cudnn, "is_acceptable", lambda *_: False)
     patches.put(torch, "Generator", _Generator)
     if hasattr(torch, "Event"):
         patches.put(torch, "Event", Event)

@@ -8,7 +8,7 @@ import slowly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 __all__ = [
     "TreeSpec",
     "broadcast_shapes",
+    "by_device",
     "forward_hooks",
     "has_hooks",
     "in_place_count",
@@ -97,6 +98,42 @@ def unravel_positions(positions: Tensor, shape: Sequence[int]) -> tuple[Tensor, 
         places.append(positions % size)
         positions = positions // size
     return tuple(reversed(places))
+
+
+Grouped = dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]], list[int]]]
+
+
+def by_device(
+    device_of: Callable[[Tensor], torch.device],
+) -> tuple[Any, str, Callable[..., Grouped]]:
+    """Return a replacement of the function that groups tensors by device and dtype.
+
+    Optimizers and the clipping of gradients use it. It is written in C++, so that no mode sees it.
+
+    Args:
+        device_of: Returns the device of a tensor on the host.
+
+    Returns:
+        The owner of the function, its name, and the replacement.
+    """
+    name = "_group_tensors_by_device_and_dtype"
+    original = getattr(torch._C, name)
+
+    def group(lists: list[list[Tensor | None]], with_indices: bool = False) -> Grouped:
+        result: Grouped = {}
+        for (device, dtype), (tensors, indices) in original(lists, True).items():
+            for place, first in enumerate(tensors[0]):
+                assert first is not None
+                key = (device_of(first) if device.type == "cpu" else device, dtype)
+                groups, places = result.setdefault(key, ([[] for _ in tensors], []))
+                for group, members in zip(groups, tensors, strict=True):
+                    # Lists without tensors are empty.
+                    group.extend(members[place : place + 1])
+                if with_indices:
+                    places.append(indices[place])
+        return result
+
+    return torch._C, name, group
 
 
 def import_compiler() -> None:

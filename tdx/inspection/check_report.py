@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tdx.foundation.errors import (
@@ -116,6 +117,12 @@ class Finding(Result):
         """Convert a lint finding at a known place."""
         rule, violation = finding.rule, finding.violation
         check: Check = "lints" if violation.spec_violation is None else "steps"
+        if violation.location is not None and where.file is None:
+            file, _, line = violation.location.rpartition(":")
+            # The source of a library is not where a finding is corrected.
+            is_own = not file.startswith("/") and "-packages/" not in file
+            if is_own and Path(file).is_file():
+                where = replace(where, file=file, line=int(line))
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
             *(rule.severity, rule.title, rule.paragraphs[0], violation.fix),
@@ -386,7 +393,8 @@ def _check_on_accelerator(
 
         seed = CHECK_SEED if pipeline.env.seed is None else pipeline.env.seed
         calls = count_device_calls(build, seed=seed)
-    context = DeviceContext(calls, first, [stage.name for stage in pipeline.transforms])
+    names = [stage.name for stage in pipeline.transforms]
+    context = DeviceContext(calls, first, names, pipeline.transforms)
     findings = [Finding.from_lint(finding, pipeline, first) for finding in lint(context, rules)]
     return [replace(finding, check="accelerator") for finding in findings]
 
@@ -536,6 +544,7 @@ def fix_pipeline(
     rules: Sequence[Rule] | None = None,
     strict: bool = False,
     unsafe: bool = True,
+    accelerator: bool = False,
 ) -> FixedPipeline:
     """Apply the fixes of a pipeline one after the other, each to the result of the previous one.
 
@@ -547,6 +556,7 @@ def fix_pipeline(
         rules: Lint rules to apply. Defaults to all rules.
         strict: Apply the fixes of suggestions too.
         unsafe: Apply fixes that change the values that the chain returns too.
+        accelerator: Apply the fixes of the rules about accelerators too.
 
     Raises:
         EnvError: The env cannot be made.
@@ -559,7 +569,9 @@ def fix_pipeline(
     """
 
     def check(candidate: Pipeline) -> CheckReport:
-        return check_pipeline(candidate, allow_code=allow_code, rules=rules, steps=False)
+        return check_pipeline(
+            candidate, allow_code=allow_code, rules=rules, steps=False, accelerator=accelerator
+        )
 
     def count(report: CheckReport, code: str) -> int:
         return sum(finding.code == code for finding in report.findings)

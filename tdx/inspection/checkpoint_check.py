@@ -14,7 +14,7 @@ from tdx.compare.orders import find_order
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
-from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
+from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, SampleEntries, Step
 from tdx.stacks.checkpoints.model import IDENTITY
 from tdx.stacks.checkpoints.scaling import STATISTICS, UNSCALED
 from tdx.stacks.checkpoints.steps import ACTION, DEFINITIONS, why_opaque
@@ -72,6 +72,53 @@ def check_checkpoint(
     return checkpoint_report(checkpoint, (), select, ignore)
 
 
+def check_on_accelerator(
+    report: CheckReport,
+    checkpoint: Checkpoint,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    *,
+    allow_code: bool,
+    samples: Sequence[SampleEntries] | None = None,
+) -> CheckReport:
+    """Add what the rules about accelerators find when LeRobot runs the steps on a simulated one.
+
+    Args:
+        report: Report of the other rules.
+        checkpoint: The checkpoint.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
+        allow_code: Allow running the steps.
+        samples: Recorded samples. ``None``: drawn from the features.
+
+    Raises:
+        TdxError: The steps cannot run; see
+            :func:`~tdx.stacks.checkpoints.device_calls.count_checkpoint_calls`.
+    """
+    from tdx.inspection.lint.context import DeviceContext
+    from tdx.inspection.lint.linter import all_rules, lint
+    from tdx.stacks.checkpoints.device_calls import DEVICE_STEP, count_checkpoint_calls
+
+    rules = [rule for rule in all_rules() if is_selected(rule.code, select, ignore)]
+    calls = count_checkpoint_calls(checkpoint, samples, allow_code=allow_code)
+    names = [step.short_name for _, step in checkpoint.stages]
+    transfers = [i for i, (_, step) in enumerate(checkpoint.stages) if step.name == DEVICE_STEP]
+    found = []
+    for match in lint(DeviceContext(calls, 0, names, transfers=transfers), rules):
+        place = match.violation.stage
+        where = Where()
+        if place is not None:
+            processor, step = checkpoint.stages[place]
+            where = Where(step.index, step.short_name, file=checkpoint.file_name(processor))
+        found.append(replace(Finding.from_lint_at(match, where), check="accelerator"))
+    return replace(
+        report,
+        checks=(*report.checks, "accelerator"),
+        findings=(*report.findings, *found),
+        notes=(*report.notes, *(note for note in calls.notes if note not in report.hidden)),
+    )
+
+
 def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Return the findings of all rules, by stage of the stack instead of file and step.
 
@@ -123,6 +170,11 @@ def checkpoint_report(
     )
 
 
+def is_selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
+    """Return True if prefixes of codes select a rule and do not leave it out."""
+    return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
+
+
 def select_findings(
     violations: Iterable[Mismatch],
     select: Sequence[str],
@@ -142,8 +194,7 @@ def select_findings(
     """
     findings = []
     for rule, violation in violations:
-        is_selected = not select or rule.code.startswith(tuple(select))
-        if not is_selected or rule.code.startswith(tuple(ignore)):
+        if not is_selected(rule.code, select, ignore):
             continue
         step, processor = violation.step, violation.processor
         path = None if file is None else str(file)

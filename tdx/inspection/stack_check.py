@@ -163,6 +163,8 @@ def _where(finding: LintFinding, stack: Stack) -> Where:
     if index is None or index < 0:
         return Where(index, key=key)
     stage = stack.stages[index]
+    if finding.violation.location is not None:
+        return Where(index, stage.name, key)
     # The source of a library is not where a finding is corrected.
     is_own = not (stage.location or "/").startswith("/")
     if stage.location is None or not is_own or "-packages/" in stage.location:

@@ -23,7 +23,7 @@ from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
 from tdx.stacks.native_times import timed_env
 
-_MEASURING = (str(Path(__file__)), str(Path(__file__).parents[1] / "foundation" / "patches.py"))
+MEASURING = (str(Path(__file__)), str(Path(__file__).parents[1] / "foundation" / "patches.py"))
 """Files that call what is measured."""
 
 
@@ -138,6 +138,81 @@ class _PartMeter:
         return functions
 
 
+class CallCounter:
+    """Counts what is done to a simulated device, by part of the run and line of code.
+
+    Args:
+        current: Returns the label of the part that runs, and the index of its stage if it is one.
+    """
+
+    def __init__(self, current: Callable[[], tuple[str, int | None]]) -> None:
+        self._current = current
+        self._lines: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
+        self._nbytes: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
+        self._setup_waits = 0
+        self.is_counting = False
+        """False during the set-up, of which only the waits are counted."""
+
+    def report(self, call: DeviceCall) -> None:
+        """Count a call."""
+        if not self.is_counting:
+            self._setup_waits += call.kind == "wait"
+            return
+        key = (*self._current(), call.kind, call.name, call.location)
+        self._lines[key] += 1
+        self._nbytes[key] += call.nbytes
+
+    def result(
+        self,
+        subject: str,
+        steps: int,
+        envs: int,
+        stages: Sequence[str],
+        error: str | None,
+        error_stage: int | None,
+        notes: tuple[str, ...],
+    ) -> DeviceCalls:
+        """Return the counts per step; the arguments are fields of the result.
+
+        Args:
+            subject: What ran.
+            steps: Counted steps.
+            envs: Number of envs in a batch.
+            stages: Names of all stages, also of those that never touch the device.
+            error: Why the run ended early.
+            error_stage: Stage that raised it.
+            notes: What is not counted.
+        """
+        of = max(steps, 1)
+        totals: dict[tuple[str, int | None], Counter[CallKind]] = {
+            (f"{index} {name}", index): Counter() for index, name in enumerate(stages)
+        }
+        for key, count in self._lines.items():
+            label, stage, kind, *_ = key
+            amount = count if kind in ("launch", "wait") else self._nbytes[key]
+            totals.setdefault((label, stage), Counter())[kind] += amount
+        parts = tuple(
+            DevicePart(
+                *(label, stage),
+                launches=total["launch"] / of,
+                to_device_bytes=total["to device"] / of,
+                to_host_bytes=total["to host"] / of,
+                waits=total["wait"] / of,
+            )
+            for (label, stage), total in sorted(
+                totals.items(), key=lambda item: -1 if item[0][1] is None else item[0][1]
+            )
+        )
+        lines = tuple(
+            DeviceLine(*key, per_step=count / of, bytes_per_step=self._nbytes[key] / of)
+            for key, count in self._lines.most_common()
+            if key[2] != "launch"
+        )
+        return DeviceCalls(
+            *(subject, steps, envs, parts, lines, self._setup_waits, error, error_stage, notes)
+        )
+
+
 def count_device_calls(
     build: Callable[[], EnvBase],
     *,
@@ -169,24 +244,16 @@ def count_device_calls(
         >>> calls.lines[0].part, calls.lines[0].kind, calls.lines[0].per_step
         ('0 FiniteTensorDictCheck', 'wait', 1.05)
     """
-    lines: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
-    nbytes: Counter[tuple[str, int | None, CallKind, str, str]] = Counter()
-    meter = _PartMeter()
-    setup_waits, is_counting, steps_run = 0, False, 0
+    meter, steps_run = _PartMeter(), 0
 
-    def report(call: DeviceCall) -> None:
-        nonlocal setup_waits
-        if not is_counting:
-            setup_waits += call.kind == "wait"
-            return
+    def current() -> tuple[str, int | None]:
         part = meter.open[-1] if meter.open else None
-        key = (_label(part), _stage(part), call.kind, call.name, call.location)
-        lines[key] += 1
-        nbytes[key] += call.nbytes
+        return _label(part), _stage(part)
 
+    counter = CallCounter(current)
     error, error_stage = None, None
     with ExitStack() as opened:
-        opened.enter_context(SimulatedCuda(report, skipped=_MEASURING))
+        opened.enter_context(SimulatedCuda(counter.report, skipped=MEASURING))
         env = build().to(DEVICE)
         policy = None if load_policy is None else load_policy(env)
         if seed is not None:
@@ -202,48 +269,17 @@ def count_device_calls(
             with timed_env(env, meter):
                 for _ in env.iter_rollout(2, policy):
                     pass
-                is_counting = True
+                counter.is_counting = True
                 for chunk in env.iter_rollout(steps, policy):
                     steps_run += int(chunk.shape[-1])
         except Exception as raised:
             error = raised.message if isinstance(raised, TdxError) else summarize_error(raised)
             error_stage = _stage(meter.failed)
-        is_counting = False
-    of = max(steps_run, 1)
-    # Also stages that never touch the device.
-    totals: dict[tuple[str, int | None], Counter[CallKind]] = {
-        (f"{index} {type(stage).__name__}", index): Counter() for index, stage in enumerate(stages)
-    }
-    for key, count in lines.items():
-        label, stage, kind, *_ = key
-        amount = count if kind in ("launch", "wait") else nbytes[key]
-        totals.setdefault((label, stage), Counter())[kind] += amount
-    return DeviceCalls(
-        name,
-        steps_run,
-        envs,
-        tuple(
-            DevicePart(
-                *(label, stage),
-                launches=total["launch"] / of,
-                to_device_bytes=total["to device"] / of,
-                to_host_bytes=total["to host"] / of,
-                waits=total["wait"] / of,
-            )
-            for (label, stage), total in sorted(
-                totals.items(), key=lambda item: -1 if item[0][1] is None else item[0][1]
-            )
-        ),
-        tuple(
-            DeviceLine(*key, per_step=count / of, bytes_per_step=nbytes[key] / of)
-            for key, count in lines.most_common()
-            if key[2] != "launch"
-        ),
-        setup_waits,
-        error,
-        error_stage,
-        ("what the worker processes do is not counted",) if isinstance(base, ParallelEnv) else (),
-    )
+        counter.is_counting = False
+    names = [type(stage).__name__ for stage in stages]
+    is_parallel = isinstance(base, ParallelEnv)
+    notes = ("what the worker processes do is not counted",) if is_parallel else ()
+    return counter.result(name, steps_run, envs, names, error, error_stage, notes)
 
 
 def _label(part: Part | None) -> str:

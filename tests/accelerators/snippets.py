@@ -838,3 +838,463 @@ def matrix_inverse(device: torch.device) -> Any:
 @snippet
 def matrix_product(device: torch.device) -> Any:
     return torch.eye(2, device=device) @ torch.ones(2, 2, device=device)
+
+
+# The programs from here on were written, with their marks, before the detector was tried on them.
+
+
+@snippet
+def normalizer_step_with_statistics_moved_per_call(device: torch.device) -> Any:
+    statistics = {"mean": torch.zeros(6), "std": torch.ones(6)}
+    batch = {"observation.state": torch.ones(2, 6, device=device)}
+    moved = {name: value.to(device) for name, value in statistics.items()}  # wait
+    state = batch["observation.state"]
+    batch["observation.state"] = (state - moved["mean"]) / (moved["std"] + 1e-8)
+    return batch
+
+
+@snippet
+def min_max_normalizer_with_constant_features(device: torch.device) -> Any:
+    low, high = torch.zeros(6, device=device), torch.arange(6.0, device=device)
+    width = high - low
+    width = torch.where(width == 0, torch.full_like(width, 1e-8), width)
+    return 2 * (torch.ones(2, 6, device=device) - low) / width - 1
+
+
+@snippet
+def image_step_that_checks_its_range(device: torch.device) -> Any:
+    image = torch.full((1, 3, 4, 4), 255.0, device=device)
+    if image.max() > 1.0:  # wait
+        image = image / 255.0
+    return image
+
+
+@snippet
+def queue_of_actions(device: torch.device) -> Any:
+    queue: list[Tensor] = []
+    played = []
+    for _ in range(4):
+        if len(queue) == 0:
+            queue.extend(torch.arange(6.0, device=device).view(2, 1, 3).unbind(0))
+        played.append(queue.pop(0).squeeze(0))
+    return torch.stack(played).to("cpu").numpy()  # wait
+
+
+@snippet
+def batch_to_device_without_blocking(device: torch.device) -> Any:
+    batch = {"action": torch.ones(2, 3), "task": "pick"}
+    return {
+        key: value.to(device, non_blocking=device.type == "cuda")
+        if isinstance(value, Tensor)
+        else value
+        for key, value in batch.items()
+    }
+
+
+@snippet
+def padded_history_of_observations(device: torch.device) -> Any:
+    frames = [torch.full((1, 3), float(step), device=device) for step in range(2)]
+    while len(frames) < 4:
+        frames.insert(0, frames[0].clone())
+    return torch.cat(frames, dim=0).unsqueeze(0)
+
+
+@snippet
+def reset_of_a_manager_based_env(device: torch.device) -> Any:
+    positions, defaults = torch.ones(4, 2, device=device), torch.zeros(4, 2, device=device)
+    actions = torch.ones(4, 2, device=device)
+    terminated = torch.arange(4, device=device) > 2
+    timeouts = torch.arange(4, device=device) < 1
+    env_ids = (terminated | timeouts).nonzero(as_tuple=False).squeeze(-1)  # wait
+    positions[env_ids] = defaults[env_ids]
+    actions[env_ids] = 0.0  # wait
+    return positions, actions
+
+
+@snippet
+def logged_sums_of_episodes(device: torch.device) -> Any:
+    sums = {"alive": torch.ones(4, device=device)}
+    env_ids = torch.arange(2, device=device)
+    extras = {}
+    for name in sums:
+        extras[name] = torch.mean(sums[name][env_ids]) / 20.0
+        sums[name][env_ids] = 0.0  # wait
+    return extras
+
+
+@snippet
+def terrain_levels(device: torch.device) -> Any:
+    levels = torch.arange(4, device=device)
+    env_ids = torch.arange(2, device=device)
+    distance = torch.ones(2, device=device)
+    move_up = distance > 0.5
+    move_down = (distance < 0.2) * ~move_up
+    levels[env_ids] += 1 * move_up - 1 * move_down
+    return torch.where(levels >= 3, torch.zeros_like(levels), levels.clip(min=0))
+
+
+@snippet
+def contacts_of_bodies_by_a_list(device: torch.device) -> Any:
+    forces, bodies = torch.ones(4, 2, 3, 3, device=device), [0, 2]
+    norms = torch.norm(forces[:, :, bodies], dim=-1)  # wait
+    return torch.any(torch.max(norms, dim=1)[0] > 1.0, dim=1)
+
+
+@snippet
+def contacts_of_bodies_by_a_slice(device: torch.device) -> Any:
+    forces = torch.ones(4, 2, 3, 3, device=device)
+    return torch.any(torch.max(torch.norm(forces[:, :, 0:2], dim=-1), dim=1)[0] > 1.0, dim=1)
+
+
+@snippet
+def scale_of_observation_terms(device: torch.device) -> Any:
+    scale = torch.tensor((2.0, 2.0, 0.25), device=device)  # wait
+    terms = [torch.ones(4, 3, device=device) * scale, torch.zeros(4, 2, device=device)]
+    return torch.cat(terms, dim=-1).clip(-100.0, 100.0)
+
+
+@snippet
+def command_that_stands_still(device: torch.device) -> Any:
+    command = torch.arange(8.0, device=device).view(4, 2)
+    command *= (torch.norm(command[:, :2], dim=1) > 2.0).unsqueeze(1)
+    return command
+
+
+@snippet
+def one_element_is_set(device: torch.device) -> Any:
+    gains = torch.zeros(3, device=device)
+    gains[1] = 2.0  # wait
+    return gains
+
+
+@snippet
+def one_row_is_set(device: torch.device) -> Any:
+    gains = torch.zeros(3, 2, device=device)
+    gains[1] = 2.0
+    return gains
+
+
+@snippet
+def element_at_an_index_of_the_device(device: torch.device) -> Any:
+    rewards = torch.arange(4.0, device=device)
+    best = rewards.argmax()
+    return rewards[best]  # wait
+
+
+@snippet
+def elements_at_indices_of_the_device(device: torch.device) -> Any:
+    values = torch.arange(6.0, device=device).view(2, 3)
+    best = values.argmax(-1, keepdim=True)
+    return values.gather(-1, best)
+
+
+@snippet
+def generalized_advantages(device: torch.device) -> Any:
+    rewards, values = torch.ones(4, 2, device=device), torch.zeros(5, 2, device=device)
+    not_done = 1 - (torch.arange(4, device=device) == 2).float().unsqueeze(-1)
+    advantage = torch.zeros(2, device=device)
+    advantages: list[Tensor] = []
+    for t in reversed(range(4)):
+        delta = rewards[t] + 0.99 * values[t + 1] * not_done[t] - values[t]
+        advantage = delta + 0.99 * 0.95 * not_done[t] * advantage
+        advantages.insert(0, advantage)
+    return torch.stack(advantages)
+
+
+@snippet
+def prioritized_batch_with_replacement(device: torch.device) -> Any:
+    weights = torch.ones(8, device=device)
+    chosen = torch.multinomial(weights, 4, replacement=True)
+    return tuple(chosen.shape)
+
+
+@snippet
+def sampled_action_of_a_categorical_policy(device: torch.device) -> Any:
+    probabilities = torch.ones(2, 3, device=device) / 3
+    return tuple(torch.multinomial(probabilities, 1).shape)  # wait
+
+
+@snippet
+def priorities_in_bins(device: torch.device) -> Any:
+    errors = torch.arange(8.0, device=device)
+    return errors.histc(bins=4, min=0.0, max=8.0)
+
+
+@snippet
+def priorities_in_bins_of_unknown_range(device: torch.device) -> Any:
+    errors = torch.arange(8.0, device=device)
+    return errors.histc(bins=4)  # wait
+
+
+@snippet
+def wrapper_for_a_policy_in_numpy(device: torch.device) -> Any:
+    class ToNumpy:
+        def observation(self, observation: dict[str, Tensor]) -> dict[str, Any]:
+            return {key: value.numpy(force=True) for key, value in observation.items()}  # wait
+
+    return ToNumpy().observation({"state": torch.ones(3, device=device)})
+
+
+@snippet
+def wrapper_that_converts_actions_and_rewards(device: torch.device) -> Any:
+    class ToTorch:
+        def step(self, action: Tensor) -> tuple[Tensor, float, bool]:
+            given = action.detach().cpu().numpy()  # wait
+            observation = np.ones(3, np.float32) * given.sum()
+            moved = torch.from_numpy(observation)
+            if device.type == "cuda":  # only a driver of CUDA can pin memory
+                moved = moved.pin_memory().to(device, non_blocking=True)
+            return moved, float(given[0]), bool(given.max() > 2)
+
+    return ToTorch().step(torch.ones(3, device=device))
+
+
+@snippet
+def wrapper_that_records_finished_envs(device: torch.device) -> Any:
+    class Statistics:
+        def __init__(self) -> None:
+            self.returns = torch.zeros(3, device=device)
+            self.finished: list[float] = []
+
+        def step(self, reward: Tensor, done: Tensor) -> None:
+            self.returns += reward
+            for env in range(3):
+                if done[env]:  # wait
+                    self.finished.append(float(self.returns[env]))  # wait
+            self.returns *= ~done
+
+    wrapper = Statistics()
+    wrapper.step(torch.ones(3, device=device), torch.arange(3, device=device) > 1)
+    return wrapper.finished
+
+
+@snippet
+def loop_over_a_number_of_the_device(device: torch.device) -> Any:
+    length = torch.full((), 3, dtype=torch.int64, device=device)
+    total = torch.zeros((), device=device)
+    for _ in range(length):  # wait
+        total += 1
+    return total
+
+
+@snippet
+def prefix_of_a_length_of_the_device(device: torch.device) -> Any:
+    length = torch.full((), 3, dtype=torch.int64, device=device)
+    return torch.arange(5.0, device=device)[:length]  # wait
+
+
+@snippet
+def larger_of_two_values(device: torch.device) -> Any:
+    best, score = torch.zeros((), device=device), torch.ones((), device=device)
+    return torch.maximum(best, score), max(best, score)  # wait
+
+
+@snippet
+def scattered_values_of_a_mask(device: torch.device) -> Any:
+    x = torch.zeros(4, device=device)
+    return x.masked_scatter(torch.arange(4, device=device) > 1, torch.ones(2, device=device))
+
+
+@snippet
+def covariance_factor(device: torch.device) -> Any:
+    return torch.linalg.cholesky(torch.eye(3, device=device) * 4)  # wait
+
+
+@snippet
+def closest_rotation(device: torch.device) -> Any:
+    u, _, v = torch.linalg.svd(torch.eye(3, device=device))  # wait
+    return (u @ v).det()
+
+
+@snippet
+def step_of_adam(device: torch.device) -> Any:
+    weight = torch.ones(2, device=device, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    (weight * 3).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return weight.detach()
+
+
+@snippet
+def clipping_that_checks_for_finite_gradients(device: torch.device) -> Any:
+    weight = torch.ones(2, device=device, requires_grad=True)
+    (weight * 3).sum().backward()
+    return nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)  # wait
+
+
+@snippet
+def weights_of_a_checkpoint(device: torch.device) -> Any:
+    layer = nn.Linear(2, 1, bias=False).to(device)  # wait
+    layer.load_state_dict({"weight": torch.ones(1, 2)})  # wait
+    return {name: value.cpu() for name, value in layer.state_dict().items()}  # wait
+
+
+# A second set, written before it was tried too, after the causes of the first were removed.
+
+
+@snippet
+def quantile_normalizer_with_statistics_on_the_device(device: torch.device) -> Any:
+    low, high = torch.zeros(6, device=device), torch.ones(6, device=device)
+    scaled = 2 * (torch.ones(2, 6, device=device) - low) / (high - low).clamp(min=1e-8) - 1
+    return scaled.clamp(-1, 1)
+
+
+@snippet
+def observation_step_that_builds_images(device: torch.device) -> Any:
+    frames = np.zeros((8, 8, 3), np.uint8)
+    image = torch.from_numpy(frames).permute(2, 0, 1).unsqueeze(0)
+    return image.to(device).float() / 255  # wait
+
+
+@snippet
+def chunk_whose_length_is_read(device: torch.device) -> Any:
+    chunk = torch.arange(12.0, device=device).view(4, 3)
+    valid = torch.arange(4, device=device) < 3
+    steps = int(valid.sum())  # wait
+    return chunk[:steps]
+
+
+@snippet
+def delay_buffer_by_a_remainder(device: torch.device) -> Any:
+    buffer = torch.zeros(3, 4, device=device)
+    for step in range(5):
+        buffer[step % 3] = torch.full((4,), float(step), device=device)
+    return buffer.roll(1, dims=0)
+
+
+@snippet
+def reward_terms_weighted_by_python_numbers(device: torch.device) -> Any:
+    terms = {"track": torch.ones(4, device=device), "energy": torch.ones(4, device=device)}
+    total = torch.zeros(4, device=device)
+    for name, weight in {"track": 1.0, "energy": -0.01}.items():
+        total += terms[name] * weight * 0.02
+    return torch.exp(-total.square() / 0.25)
+
+
+@snippet
+def ids_that_are_counted_before_a_reset(device: torch.device) -> Any:
+    reset = torch.arange(4, device=device) > 1
+    ids = reset.nonzero()[:, 0]  # wait
+    if ids.numel() == 0:
+        return ids
+    state = torch.ones(4, 3, device=device)
+    state[ids, :2] = 0  # wait
+    return state
+
+
+@snippet
+def masked_update_of_a_history(device: torch.device) -> Any:
+    history, done = torch.ones(4, 3, device=device), torch.arange(4, device=device) > 1
+    history *= (~done).unsqueeze(-1)
+    history.masked_fill_(done.unsqueeze(-1), -1.0)
+    return history.where(history > 0, torch.zeros((), device=device))
+
+
+@snippet
+def batch_without_finished_rows(device: torch.device) -> Any:
+    batch = {"state": torch.ones(4, 2, device=device), "reward": torch.ones(4, device=device)}
+    keep = torch.arange(4, device=device) != 2
+    return {key: value[keep] for key, value in batch.items()}  # wait
+
+
+@snippet
+def minibatches_by_a_permutation_of_the_device(device: torch.device) -> Any:
+    data = torch.arange(8.0, device=device)
+    order = torch.arange(7, -1, -1, device=device)
+    return [data[part].sum() for part in order.split(4)]
+
+
+@snippet
+def value_loss_with_a_clipped_ratio(device: torch.device) -> Any:
+    ratio, advantage = torch.ones(4, device=device) * 1.5, torch.ones(4, device=device)
+    loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
+    clipped = ((ratio - 1).abs() > 0.2).float().mean()
+    return {"loss": loss.item(), "clipped": clipped.item()}  # wait
+
+
+@snippet
+def target_network_by_averages(device: torch.device) -> Any:
+    online, target = torch.ones(3, device=device), torch.zeros(3, device=device)
+    with torch.no_grad():
+        target.lerp_(online, 0.005)
+        target.mul_(0.995).add_(online, alpha=0.005)
+    return target
+
+
+@snippet
+def episode_info_as_in_a_vector_env(device: torch.device) -> Any:
+    done, length = torch.arange(3, device=device) > 1, torch.arange(3, device=device)
+    infos = {}
+    for index in torch.where(done)[0].tolist():  # wait
+        infos[index] = length[index].item()  # wait
+    return infos
+
+
+@snippet
+def reward_clip_wrapper(device: torch.device) -> Any:
+    class Clip:
+        def reward(self, reward: Tensor) -> Tensor:
+            return reward.clip(-1, 1) if reward.ndim else reward
+
+    return Clip().reward(torch.arange(3.0, device=device))
+
+
+@snippet
+def time_limit_wrapper_with_a_tensor_counter(device: torch.device) -> Any:
+    class Limit:
+        def __init__(self) -> None:
+            self.count = torch.zeros(2, dtype=torch.int64, device=device)
+
+        def step(self) -> tuple[Tensor, bool]:
+            self.count += 1
+            truncated = self.count >= 3
+            return truncated, bool(truncated.all())  # wait
+
+    limit = Limit()
+    return [limit.step() for _ in range(3)]
+
+
+@snippet
+def one_hot_of_discrete_observations(device: torch.device) -> Any:
+    observation = torch.arange(3, device=device)
+    eye = torch.eye(4, device=device)
+    return eye[observation]
+
+
+@snippet
+def running_variance_over_a_batch(device: torch.device) -> Any:
+    count = torch.full((), 1e-4, device=device)
+    mean, variance = torch.zeros(2, device=device), torch.ones(2, device=device)
+    x = torch.arange(8.0, device=device).view(4, 2)
+    batch_variance, batch_mean = torch.var_mean(x, dim=0, unbiased=False)
+    delta, total = batch_mean - mean, count + 4
+    squares = variance * count + batch_variance * 4 + delta.square() * count * 4 / total
+    return mean + delta * 4 / total, squares / total
+
+
+@snippet
+def actions_within_the_limits_of_joints(device: torch.device) -> Any:
+    limits = np.array([[-1.0, 1.0], [-2.0, 2.0]], np.float32)
+    low, high = torch.tensor(limits, device=device).unbind(-1)  # wait
+    return torch.zeros(3, 2, device=device).clamp(low, high)
+
+
+@snippet
+def assertion_about_shapes(device: torch.device) -> Any:
+    action = torch.zeros(3, 2, device=device)
+    assert action.shape[-1] == 2, f"{action}"
+    return action.isnan().any(-1)
+
+
+@snippet
+def recurrent_policy(device: torch.device) -> Any:
+    layers = nn.LSTM(2, 3), nn.GRU(3, 3)
+    x = torch.ones(4, 1, 2, device=device)
+    for layer in layers:
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.fill_(0.1)
+        layer.to(device)  # wait
+        x, _ = layer(x)
+    return x.detach()

@@ -6,7 +6,8 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from tdx import TransformedEnv
+from tdx import CartPoleEnv, Compose, PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from tdx.envs.native.native_env import NativeEnv
 from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
 from tests.transforms.contract.examples import EXAMPLES, made
@@ -49,3 +50,27 @@ def test_host_does_not_wait_and_values_are_those_of_the_host(name: str) -> None:
     assert calls.error is None
     waits = [line for line in calls.lines if line.kind == "wait" and line.stage is not None]
     assert bool(waits) == (name in WAITING), waits
+
+
+@pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
+def test_native_envs_and_their_masked_resets_do_not_wait(kind: type[NativeEnv]) -> None:
+    def build() -> TransformedEnv:
+        env = kind(batch_size=[4], max_episode_steps=3, device=None)  # type: ignore[call-arg]
+        return TransformedEnv(env, Compose(StepCounter(), RewardSum()))
+
+    for planned in (False, True):
+        calls = count_device_calls(build, steps=8, planned=planned)
+        assert calls.lines == ()
+
+
+@pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
+def test_first_episodes_of_native_envs_have_the_values_of_the_host(kind: type[NativeEnv]) -> None:
+    def episodes(device: torch.device | None) -> TensorDictBase:
+        env = kind(batch_size=[4], max_episode_steps=None, device=device)  # type: ignore[call-arg]
+        env.set_seed(0)
+        torch.manual_seed(0)
+        return env.rollout(5, break_when_any_done=False)
+
+    with SimulatedCuda(lambda call: None):
+        there = episodes(DEVICE)
+    assert_same(episodes(None), there.to("cpu"))

@@ -39,28 +39,14 @@ def assert_same(result: Any, expected: Any) -> None:
         assert list(result) == list(expected)
         for name, value in expected.items():
             assert_same(result[name], value)
-    elif isinstance(expected, list):
+    elif isinstance(expected, list | tuple):
         for one, other in zip(result, expected, strict=True):
             assert_same(one, other)
     else:
         assert result == expected
 
 
-# torch groups the gradients by device in C++, where they are on the host.
-KNOWN_MISSES = {"clip_gradient_norm"}
-
-
-@pytest.mark.parametrize(
-    "snippet",
-    [
-        pytest.param(
-            snippet,
-            id=snippet.__name__,
-            marks=[pytest.mark.xfail(strict=True)] if snippet.__name__ in KNOWN_MISSES else [],
-        )
-        for snippet in SNIPPETS
-    ],
-)
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.__name__)
 def test_lines_that_wait_are_found(snippet: Snippet) -> None:
     expected = snippet(torch.device("cpu"))
     result, waits = run(snippet)

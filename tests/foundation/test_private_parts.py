@@ -23,6 +23,7 @@ from tdx.foundation.tensordicts import (
     write,
 )
 from tdx.foundation.torch_internals import (
+    by_device,
     forward_hooks,
     has_hooks,
     in_place_count,
@@ -111,3 +112,18 @@ def test_wrappers_record_their_arguments() -> None:
     env = ClipReward(gymnasium.make("CartPole-v1"), -1.0, 2.0)
     recorded = recorded_arguments(vars(env))
     assert recorded == {"min_reward": -1.0, "max_reward": 2.0}, "gymnasium: _saved_kwargs"
+
+
+def test_tensors_are_grouped_by_the_device_that_they_name() -> None:
+    owner, name, group = by_device(lambda tensor: torch.device("cuda" if tensor[0] else "cpu"))
+    assert callable(getattr(owner, name, None)), f"torch: torch._C.{name}"
+    near, far = torch.zeros(2), torch.ones(2)
+    lists: Any = [[near, far, near], [], [None, far, None]]
+    host, device = (torch.device("cpu"), torch.float32), (torch.device("cuda"), torch.float32)
+    groups = group(lists, True)
+    assert set(groups) == {host, device}, f"torch: torch._C.{name}"
+    assert groups[host][1] == [0, 2]
+    assert [len(members) for members in groups[host][0]] == [2, 0, 2]
+    assert groups[device][0][2][0] is far
+    assert groups[device][1] == [1]
+    assert group(lists)[device][1] == []

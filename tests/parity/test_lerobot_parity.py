@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tdx
 from tdx.inspection.checkpoint_check import check_checkpoint
 from tdx.stacks.callables import to_array
 from tdx.stacks.checkpoints import Processor, SampleEntries, read_checkpoint
+from tdx.stacks.checkpoints.device_calls import count_checkpoint_calls
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.samples import Sample, SampleStack
@@ -308,3 +310,46 @@ def test_cropped_images_have_the_same_bits(
     step = lerobot.ImageCropResizeProcessorStep(**arguments)
     before, _ = save(lerobot, tmp_path, [step], [])
     compare_steps(read_checkpoint(tmp_path).processors[0], before, draw(0))
+
+
+def test_steps_on_the_simulated_device_have_the_lines_and_values_of_lerobot(
+    lerobot: Any, tmp_path: Path
+) -> None:
+    class ReadsItsValues(lerobot.ProcessorStep):  # type: ignore[misc]
+        def __call__(self, transition: Any) -> Any:
+            state = transition["observation"][STATE]
+            assert float(state.abs().max()) >= 0
+            return transition
+
+        def transform_features(self, features: Any) -> Any:
+            return features
+
+    lerobot.ProcessorStepRegistry.register("reads_its_values")(ReadsItsValues)
+    inputs, outputs = features()
+    norm_map, statistics = modes("MEAN_STD", "MEAN_STD", "MEAN_STD"), stock_statistics()
+    described = {"features": {**inputs, **outputs}, "norm_map": norm_map, "stats": statistics}
+    try:
+        save(
+            lerobot,
+            tmp_path,
+            [
+                lerobot.AddBatchDimensionProcessorStep(),
+                lerobot.DeviceProcessorStep(device="cpu"),
+                lerobot.NormalizerProcessorStep(**described),
+                ReadsItsValues(),
+            ],
+            [lerobot.UnnormalizerProcessorStep(**described), lerobot.DeviceProcessorStep("cpu")],
+        )
+        calls = count_checkpoint_calls(read_checkpoint(tmp_path), allow_code=True, steps=3)
+    finally:
+        lerobot.ProcessorStepRegistry.unregister("reads_its_values")
+    assert (calls.error, calls.steps) == (None, 3)
+    waits = {line.part: line for line in calls.lines if line.kind == "wait"}
+    # The action is copied to the robot; the state is read.
+    assert sorted(waits) == ["3 reads_its_values", "4 device"]
+    read = waits["3 reads_its_values"]
+    line = inspect.getsourcelines(ReadsItsValues)[1] + 3
+    assert read.location == f"tests/parity/{Path(__file__).name}:{line}"
+    assert read.per_step == 1
+    copied = {part.stage: part.to_device_bytes for part in calls.parts}
+    assert copied[1] == 4 * (JOINTS + 3 * 8 * 8)

@@ -464,16 +464,28 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if (checkpoint := find_checkpoint(pipeline)) is not None:
         from tdx.inspection.checkpoint_check import check_checkpoint
 
-        options.refuse(
-            ("policy", "diff", "fix", "evaluation", "accelerator"), "a policy checkpoint"
-        )
+        options.refuse(("policy", "diff", "fix", "evaluation"), "a policy checkpoint")
         if options.data is None and options.samples is None:
-            return _Checked(check_checkpoint(checkpoint, *chosen))
-        from tdx.inspection.dataset_check import check_against_data
+            report = check_checkpoint(checkpoint, *chosen)
+        else:
+            from tdx.inspection.dataset_check import check_against_data
 
-        data = None if options.data is None else compute_facts(options.data)
-        samples = None if options.samples is None else compute_facts(options.samples, numbers=())
-        return _Checked(check_against_data(checkpoint, data, samples, *chosen))
+            data = None if options.data is None else compute_facts(options.data)
+            samples = (
+                None if options.samples is None else compute_facts(options.samples, numbers=())
+            )
+            report = check_against_data(checkpoint, data, samples, *chosen)
+        if options.accelerator:
+            from tdx.inspection.checkpoint_check import check_on_accelerator
+            from tdx.rollouts.samples import read_samples
+
+            with third_party_code():
+                report = check_on_accelerator(
+                    *(report, checkpoint, *chosen),
+                    allow_code=pipeline.allow_code,
+                    samples=None if options.samples is None else read_samples(options.samples),
+                )
+        return _Checked(report)
     if options.data is not None:
         raise ArgumentError("--data needs a policy checkpoint", hint="tdx check FOLDER --data DATA")
     one = with_target(pipeline)
@@ -509,7 +521,10 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     with third_party_code():
         if options.diff or options.fix:
             fixes = Fixes.find(
-                *(config, source, one, rules), strict=options.strict, unsafe=options.unsafe_fixes
+                *(config, source, one, rules),
+                strict=options.strict,
+                unsafe=options.unsafe_fixes,
+                accelerator=options.accelerator,
             )
             if options.fix:
                 config = fixes.write()
@@ -702,6 +717,7 @@ class Fixes:
         *,
         strict: bool,
         unsafe: bool,
+        accelerator: bool,
     ) -> Fixes:
         """Apply the fixes of the rules to a pipeline and to the text of its file.
 
@@ -721,6 +737,7 @@ class Fixes:
             rules=rules,
             strict=strict,
             unsafe=unsafe,
+            accelerator=accelerator,
         )
         original_text = "" if file is None else file.text
         if file is not None:

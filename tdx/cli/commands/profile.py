@@ -342,6 +342,7 @@ def profile(
     )
     request = _build_request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice, record_trace)
+    is_data = is_checkpoint(request.config.env.id)
     if request.config.env.device == "simulated":
         from tdx.cli.output import write_view
         from tdx.cli.views.profile_devices import device_calls_view
@@ -353,12 +354,16 @@ def profile(
             "--marginal": marginal,
         }
         unused |= {"--advice": advice, "--baseline": baseline, "--fail-if": fail_if}
-        unused |= {"--dry-run": dry_run, "--calibrate": calibrate, "--samples": samples}
+        unused |= {"--dry-run": dry_run, "--calibrate": calibrate}
+        if is_data:
+            of_envs = {"--mode": mode, "--policy": policy, "--num-envs": pipeline.num_envs}
+            _refuse("a policy checkpoint", files, of_envs)
+        else:
+            unused["--samples"] = samples
         _refuse("--device simulated", files, unused)
-        calls = count_calls(request)
+        calls = count_calls(replace(request, samples=samples))
         write_view(device_calls_view(calls), output)
         return ExitCode.OK if calls.error is None else ExitCode.FINDINGS
-    is_data = is_checkpoint(request.config.env.id)
     if is_data and any((*rollout_options, on)):
         raise ArgumentError(
             "--mode, --passes, --sweep, --on, --sync, --marginal, --advice and --record-trace do "

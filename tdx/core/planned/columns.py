@@ -285,7 +285,13 @@ def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
         root[0] = first
         root[1:] = values[:-1]
     if chunk.times:
-        times = torch.tensor(chunk.times, device=values.device)
+        start, stop = chunk.times[0], chunk.times[-1] + 1
+        if len(chunk.times) == stop - start:
+            # So it is on an accelerator, where each step resets its rows by a mask. The host would
+            # wait for the copy of a list.
+            times = torch.arange(start, stop, device=values.device)
+        else:
+            times = torch.tensor(chunk.times, device=values.device)
         after_reset = chunk.resets.get(key)
         if after_reset is None:
             after_reset = torch.zeros_like(root[times])

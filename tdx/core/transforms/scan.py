@@ -164,7 +164,10 @@ class RunningTransform(Transform):
         keys = key, self._reset_key_of.get(key, key)
         added = self._increment(key, values)
         if added is not None:
-            summands = torch.tensor(added) if isinstance(added, int) else added
+            # Filled on the device of the state: a copy of a number would make the host wait.
+            summands = (
+                torch.full((), added, device=state.device) if isinstance(added, int) else added
+            )
             summands = summands.to(state.device).expand(chunk.length, *state.shape)
             dtype = summands.dtype
             state, initial = self._widen(state, dtype), self._widen(initial, dtype)

@@ -43,6 +43,8 @@ class DeviceContext:
         calls: What a rollout on a simulated device did to it.
         first: Number of the env's own stages, which come before those of the pipeline.
         names: Class names of the stages of the pipeline.
+        configs: The stages as the pipeline writes them; empty for a chain that is Python code.
+        transfers: Stages that exist to move data between devices; no rule asks for less.
     """
 
     subject: ClassVar[Literal["device"]] = "device"
@@ -50,10 +52,14 @@ class DeviceContext:
     calls: DeviceCalls
     first: int
     names: Sequence[str]
+    configs: Sequence[StageConfig] = ()
+    transfers: Collection[int] = ()
 
     def lines(self, *kinds: CallKind) -> Iterator[tuple[int, list[DeviceLine]]]:
         """Yield the stages of the pipeline with lines of a kind that run in most steps."""
         for index in range(len(self.names)):
+            if index in self.transfers:
+                continue
             lines = [
                 line
                 for line in self.calls.lines

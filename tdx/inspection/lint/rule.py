@@ -130,6 +130,7 @@ class Violation:
         fix: Edit that resolves it, if there is exactly one.
         spec_violation: Kind of the spec violation that it stands for, if one was found in a step.
         related: Index of the other stage, for a violation by two stages.
+        location: ``file:line`` of the code that violates it, if the rule knows it.
     """
 
     message: str
@@ -139,6 +140,7 @@ class Violation:
     fix: Fix | None = None
     spec_violation: str | None = None
     related: int | None = None
+    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

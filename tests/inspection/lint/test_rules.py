@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tdx.foundation.errors import MissingPackageError, TdxError
-from tdx.inspection.check_report import check_pipeline
+from tdx.inspection.check_report import check_pipeline, fix_pipeline
 from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint.linter import (
     LintFinding,
@@ -85,15 +86,33 @@ DEVICE_RULES = [rule for rule in all_rules() if rule.subject == "device"]
 @pytest.mark.parametrize("rule", DEVICE_RULES, ids=lambda rule: rule.code)
 @exhaustive
 def test_examples_of_a_rule_about_accelerators(
-    rule: Rule, write_module: Callable[[Rule], None]
+    rule: Rule,
+    write_module: Callable[[Rule], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_module(rule)
+    monkeypatch.chdir(tmp_path)
     right, wrong = (
         check_pipeline(rule.example(which), allow_code=True, accelerator=True).findings
         for which in ("right", "wrong")
     )
     assert right == ()
     assert [(each.code, each.where.stage) for each in wrong] == [(rule.code, 0)]
+    if rule.code != "TDX703":
+        # The line of the code, since no file of a pipeline has one.
+        assert wrong[0].where.file == f"{EXAMPLE_MODULE}.py"
+        assert wrong[0].where.line is not None
+
+
+def test_check_for_finite_values_is_removed_by_an_unsafe_fix_only() -> None:
+    pipeline = Pipeline.of("tdx/Pendulum", "FiniteTensorDictCheck", "RewardSum")
+    without = Pipeline.of("tdx/Pendulum", "RewardSum")
+    fix = partial(fix_pipeline, pipeline, accelerator=True)
+    assert fix().pipeline == without
+    assert fix(unsafe=False).pipeline == pipeline
+    # Without the simulated device, nothing is known of its waits.
+    assert fix_pipeline(pipeline).pipeline == pipeline
 
 
 @pytest.mark.parametrize("rule", STACK_RULES, ids=lambda rule: rule.code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from numpy.lib.format import write_array_header_1_0
 
 import tdx
-from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, CodeNotAllowedError, StorageError
 from tdx.inspection.chain import inspect_chain
 from tdx.inspection.checkpoint_diff import compare_checkpoints
 from tdx.inspection.checkpoint_report import inspect_checkpoint
@@ -20,6 +21,7 @@ from tdx.inspection.spec_report import compare_specs
 from tdx.inspection.values_report import inspect_state, inspect_values
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import Processor, Step, read_checkpoint
+from tdx.stacks.checkpoints.device_calls import count_checkpoint_calls
 from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.checkpoints.steps import run
 from tests.programs import exhaustive, sampled
@@ -261,3 +263,15 @@ def test_size_of_samples_is_checked_before_they_are_read(tmp_path: Path) -> None
     for name in ("samples.npz", "samples.safetensors"):
         with pytest.raises(StorageError):
             read_samples(tmp_path / name)
+
+
+def test_simulated_device_runs_no_step_without_permission(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder().write(tmp_path / "checkpoint"))
+    with pytest.raises(CodeNotAllowedError, match="LeRobot, which is Python code"):
+        count_checkpoint_calls(checkpoint, allow_code=False)
+
+
+def test_simulated_device_refuses_steps_that_compute_with_numpy(tmp_path: Path) -> None:
+    checkpoint = replace(read_checkpoint(Folder().write(tmp_path / "checkpoint")), library="openpi")
+    with pytest.raises(ArgumentError, match="saved by openpi, whose transforms compute with NumPy"):
+        count_checkpoint_calls(checkpoint, allow_code=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdx.inspection.lint.rule import Violation, device_rule
+from tdx.inspection.lint.rule import Violation, device_rule, remove_stage
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import DeviceContext
@@ -64,18 +65,54 @@ class Moved(Fixed):
         return value * self.weights
 """
 _KEYS = """(in_keys=["observation"])"""
+_READ = "keep the tensor: torch.where and clamp need no decision on the host"
+_LOGGED = "keep the tensor, and read it once per rollout"
+_CONSTANT = "create it once, as a buffer of the transform (register_buffer), which moves with it"
 _NEXT_STEPS = {
     "indexing with a mask": "use torch.where or masked_fill, whose result has a fixed shape",
     "assignment to a mask": "use torch.where",
+    "assignment to an index": "assign to a slice, or use index_fill_",
     "assignment of a host value to indices": "use index_fill_, or assign a tensor of the device",
     "an index on the host": "create the index on the device, once",
+    "a tensor as an index": "use gather or index_select, which take the tensor",
     "nonzero": "use torch.where with three arguments",
+    "item()": _LOGGED,
+    "float(tensor)": _LOGGED,
+    "int(tensor)": _LOGGED,
+    "tolist()": _LOGGED,
+    "print or format of a tensor": _LOGGED,
+    "tensor()": _CONSTANT,
+    "as_tensor()": _CONSTANT,
+    "to()": _CONSTANT,
+    "cpu()": "move the data once per rollout, after the chain",
+    "numpy(force=True)": "move the data once per rollout, after the chain",
+    "one_hot without num_classes": "pass num_classes",
+    "repeat_interleave": "pass output_size",
+    "multinomial": "compare torch.rand with the cumulative sums of the probabilities",
 }
-_READ = "keep the value on the device: torch.where and clamp need no decision on the host"
+_BY_DESIGN = {
+    "DeviceCastTransform": "place the env on the device, or move this stage after those that "
+    "reduce the data",
+    "FiniteTensorDictCheck": "it reads whether all values are finite: check stored rollouts "
+    "instead, FiniteTensorDictCheck()(rollout)",
+    "FrameSkipTransform": "it reads whether an episode ended: use the frame skip of the env",
+    "NoopResetEnv": "it reads whether an episode ended: use the no-op resets of the env",
+    "VideoRecorder": "frames are written by the host: record in an evaluation",
+}
+"""What else to do where a transform of tdx waits because of what it is for."""
+
+_SHOWN = 3
+"""Number of further lines that a finding names."""
 
 
 def _named(line: DeviceLine) -> str:
     return f"{line.call} in {line.location}"
+
+
+def _source_of(line: DeviceLine) -> str:
+    """Return a line of code as it stands in its file; empty if that is not found."""
+    file, _, number = line.location.rpartition(":")
+    return linecache.getline(file, int(number)).strip() if number.isdecimal() else ""
 
 
 @device_rule(
@@ -97,11 +134,23 @@ def _named(line: DeviceLine) -> str:
 def accelerator_wait(context: DeviceContext) -> Iterator[Violation]:
     """Find stages that make the host wait in most steps."""
     for index, lines in context.lines("wait"):
-        line = lines[0]
+        line, *others = lines
         times = sum(line.per_step for line in lines)
-        also = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
-        message = f"the host waits {times:.3g} times per step: {_named(line)}{also}"
-        yield Violation(message, _NEXT_STEPS.get(line.call, _READ), index)
+        also = f"; also {', '.join(map(_named, others[:_SHOWN]))}" if others else ""
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        message = f"the host waits {times:.3g} times per step: {_named(line)}{also}{more}"
+        name = context.names[index]
+        if name in _BY_DESIGN and "tdx/transforms/" in line.location:
+            fix = None
+            if name == "FiniteTensorDictCheck" and context.configs:
+                # Not safe: then nothing stops at a value that is not finite.
+                fix = remove_stage(index, context.configs[index])
+            yield Violation(message, _BY_DESIGN[name], index, fix=fix)
+        else:
+            hint = _NEXT_STEPS.get(line.call, _READ)
+            source = _source_of(line)
+            hint = f"`{source}`: {hint}" if source else hint
+            yield Violation(message, hint, index, location=line.location)
 
 
 @device_rule(
@@ -125,7 +174,8 @@ def accelerator_copy(context: DeviceContext) -> Iterator[Violation]:
             continue
         size = sum(line.bytes_per_step for line in lines)
         message = f"it copies {size:,.0f} bytes in each step: {_named(lines[0])}"
-        yield Violation(message, "move constants once, when the stage is built", index)
+        hint = "move constants once, when the stage is built"
+        yield Violation(message, hint, index, location=lines[0].location)
 
 
 @device_rule(
