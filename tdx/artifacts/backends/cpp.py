@@ -42,7 +42,7 @@ _MAX_LOOPS = 4096
 _RESERVED = (
     *("state", "before", "input", "output", "i", "k", "row", "total", "best", "std"),
     *("sign", "at_least", "at_most", "larger", "smaller", "bounded", "rounds_products"),
-    *("wrapped_add", "wrapped_sub", "wrapped_mul", "reset", "step", "act"),
+    *("wrapped_add", "wrapped_sub", "wrapped_mul", "narrowed", "reset", "step", "act"),
     *("and", "or", "xor", "not", "int", "float", "double", "long", "short", "char", "bool"),
     *("auto", "new", "delete", "default", "switch", "const", "signed", "unsigned", "float_t"),
 )
@@ -88,6 +88,12 @@ inline T smaller(T a, T b) noexcept {
 template <typename T>
 inline T sign(T x) noexcept {
     return static_cast<T>(static_cast<int>(T{} < x) - static_cast<int>(x < T{}));
+}
+
+// Volatile: with -O3 -mavx2, GCC 12 drops the rounding of a double to float and back.
+inline float narrowed(double x) noexcept {
+    volatile float rounded = static_cast<float>(x);
+    return rounded;
 }
 
 // Integers wrap around: signed overflow would be undefined.
@@ -488,6 +494,8 @@ def _expression(operation: Operation, parts: list[str]) -> str:
         return f"static_cast<{name}>({text})" if kind.startswith("bitwise") else text
     if kind == "where":
         return f"{parts[0]} ? {parts[1]} : {parts[2]}"
+    if kind == "cast" and (operation.operands[0].dtype, dtype) == (torch.float64, torch.float32):
+        return f"narrowed({parts[0]})"
     if kind == "cast":
         return f"{parts[0]} != 0" if dtype is torch.bool else f"static_cast<{name}>({parts[0]})"
     if kind == "logical_not":

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ChainFunctions
 
 
+def short_name(operator: str) -> str:
+    """Return ``add`` for ``aten.add.Tensor``."""
+    return "getitem" if "getitem" in operator else operator.split(".")[1]
+
+
 class Backend(ABC):
     """A form of an artifact.
 
