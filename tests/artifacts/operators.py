@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d, interpolate, one_hot, pad, softplus
 WEIGHT = torch.linspace(-1, 1, 3 * 20).reshape(3, 20)
 KERNEL = torch.linspace(-1, 1, 4 * 3 * 9).reshape(4, 3, 3, 3)
 
-# Arguments: two vectors of 20 with NaN, infinities and denormals, a positive one, an image of bytes.
+# Arguments: two vectors with NaN, infinities and denormals, a positive vector, an image of bytes.
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 OPERATORS: dict[str, Operator] = {
     "add": lambda x, y, p, i: x + y,

@@ -1,6 +1,6 @@
 """Generated NumPy and C++ return the bits of the exported graphs.
 
-A million steps over 50 chains, which takes about twenty minutes:
+A million steps over 50 chains:
 
     TDX_TEST_PROGRAMS=1 TDX_ARTIFACT_STEPS=1000000 python -m pytest -m programs \
         tests/artifacts/test_generated_code.py
@@ -27,6 +27,8 @@ from tests.programs import require_program
 CHAINS = 50
 STEPS = int(os.environ.get("TDX_ARTIFACT_STEPS", "20000"))
 """Steps of all chains together."""
+LENGTH = 400
+"""Most steps of one env."""
 WARNINGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off")
 BUILDS = (
     ("-O2",),
@@ -34,20 +36,22 @@ BUILDS = (
     ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 )
 Records = Mapping[str, Array]
-"""Calls of each function, in order: a field for each entry."""
+"""Calls of each function, [env, call]: a field for each entry."""
 
 
 class Episodes:
-    """Inputs of a chain, with a reset every 20 steps or so.
+    """Inputs of envs, which are reset together every 20 steps or so.
 
     Args:
         chain: The chain.
-        steps: Number of steps and resets.
+        steps: Number of steps and resets of all envs together.
         seed: Seed of the values.
     """
 
     def __init__(self, chain: ChainFunctions, steps: int, seed: int) -> None:
         rng = torch.Generator().manual_seed(seed)
+        self.envs = max(steps // LENGTH, 1)
+        steps = steps // self.envs
         names = [function.name for function in chain.functions]
         is_reset = torch.rand(steps, generator=rng) < 0.05
         is_reset[0] = True
@@ -56,9 +60,10 @@ class Episodes:
         self.inputs: dict[str, Array] = {}
         for function in chain.functions:
             kept = [entry for entry in function.inputs if not entry.is_state]
-            records = new_records(kept, self.calls.count(function.name))
+            records = new_records(kept, self.envs, self.calls.count(function.name))
             for entry in kept:
-                records[entry.name] = draw(rng, entry, len(records)).numpy()
+                drawn = draw(rng, entry, records.size).numpy()
+                records[entry.name] = drawn.reshape(*records.shape, *entry.shape)
             self.inputs[function.name] = records
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
@@ -69,36 +74,51 @@ class Episodes:
             counts[name] += 1
 
 
-def new_records(entries: Any, count: int) -> Array:
+def new_records(entries: Any, envs: int, count: int) -> Array:
     fields = [
         (entry.name, str(entry.dtype).removeprefix("torch."), entry.shape) for entry in entries
     ]
-    return np.empty(count, np.dtype(fields))
+    return np.empty((envs, count), np.dtype(fields))
 
 
-def run(chain: ChainFunctions, episodes: Episodes, calls: Mapping[str, Any]) -> Records:
-    """Return the outputs of functions that map arrays by name to arrays by name."""
+def run(
+    chain: ChainFunctions, episodes: Episodes, calls: Mapping[str, Any], *, batched: bool = False
+) -> Records:
+    """Return the outputs of functions that map arrays by name to arrays by name.
+
+    Args:
+        chain: The chain.
+        episodes: Its inputs.
+        calls: Functions by name.
+        batched: The functions take all envs at once. False: only the first env runs.
+    """
+    envs, rows = (episodes.envs, slice(None)) if batched else (1, 0)
     outputs = {
-        part.name: new_records(part.outputs, len(episodes.inputs[part.name]))
+        part.name: new_records(part.outputs, envs, episodes.inputs[part.name].shape[1])
         for part in chain.functions
     }
     states = {part.name: [e.name for e in part.outputs if e.is_state] for part in chain.functions}
     state = {name: value.numpy() for name, value in chain.initial.items()}
+    if batched:
+        state = {key: np.stack([value] * envs) for key, value in state.items()}
     for name, place in episodes:
-        row = episodes.inputs[name][place]
-        results = calls[name]({**state, **{field: row[field] for field in row.dtype.names or ()}})
+        given = episodes.inputs[name][rows, place]
+        results = calls[name]({**state, **{key: given[key] for key in given.dtype.names or ()}})
         for entry, value in results.items():
-            outputs[name][entry][place] = value
+            outputs[name][entry][rows, place] = value
         state |= {entry: results[entry] for entry in states[name]}
     return outputs
 
 
-def torch_calls(chain: ChainFunctions) -> dict[str, Any]:
+def torch_calls(chain: ChainFunctions, *, batched: bool = False) -> dict[str, Any]:
     def wrap(function: Any) -> Any:
         runner = function.runner()
+        if batched:
+            runner = torch.func.vmap(runner)
 
         def call(values: Mapping[str, Array]) -> dict[str, Array]:
-            tensors = {key: torch.from_numpy(np.array(value)) for key, value in values.items()}
+            kept = {entry.name: values[entry.name] for entry in function.inputs}
+            tensors = {key: torch.from_numpy(np.array(value)) for key, value in kept.items()}
             return {key: value.numpy() for key, value in runner(tensors).items()}
 
         return call
@@ -157,14 +177,14 @@ def driver(chains: list[ChainFunctions]) -> str:
     """Return a program that runs chains on calls from files, and writes the outputs to files."""
     lines = [f'#include "{chain.name}/chain.hpp"' for chain in chains] + [DRIVER]
     for chain in chains:
-        lines += [f"static bool {chain.name}(const std::string& folder) {{"]
+        lines += [f"static bool {chain.name}(const std::string& folder, int envs) {{"]
         lines += [f"    using namespace tdx_{chain.name};"]
-        if chain.initial:
-            lines += ["    State state;"]
         lines += [f'    Files calls(folder + "/{chain.name}/calls");']
         for part in chain.functions:
             lines += [f'    Files {part.name}_files(folder + "/{chain.name}/{part.name}");']
         lines += ["    long allocated = 0;"]
+        lines += ["    for (int env = 0; env < envs; ++env) { std::rewind(calls.in);"]
+        lines += ["    State state;"] if chain.initial else []
         lines += ["    for (int call; (call = std::fgetc(calls.in)) != EOF;) {"]
         for number, part in enumerate(chain.functions):
             kind = part.name.capitalize()
@@ -180,8 +200,8 @@ def driver(chains: list[ChainFunctions]) -> str:
                 own = f"{'state' if entry.is_state else 'output'}.{entry.name}"
                 lines += [f"{part.name}_files.put({own});"]
             lines += ["}"]
-        lines += ["    }", "    return allocated == 0 && rounds_products();", "}"]
-    calls = " && ".join(f"{chain.name}(argv[1])" for chain in chains)
+        lines += ["    }}", "    return allocated == 0 && rounds_products();", "}"]
+    calls = " && ".join(f"{chain.name}(argv[1], std::atoi(argv[2]))" for chain in chains)
     lines += [f"int main(int, char** argv) {{ return {calls} ? 0 : 3; }}"]
     return "\n".join(lines)
 
@@ -221,22 +241,29 @@ def test_generated_code_returns_the_bits_of_random_chains(first: int, tmp_path: 
     inputs = [
         Episodes(chain, STEPS // CHAINS, seed) for chain, seed in zip(chains, seeds, strict=True)
     ]
-    wanted = [
-        run(chain, part, torch_calls(chain)) for chain, part in zip(chains, inputs, strict=True)
-    ]
-    for chain, part, records in zip(chains, inputs, wanted, strict=True):
+    wanted = []
+    for chain, part in zip(chains, inputs, strict=True):
+        records = run(chain, part, torch_calls(chain))
         assert_same(run(chain, part, numpy_calls(chain)), records)
+        if part.envs > 1:
+            rows = run(chain, part, torch_calls(chain, batched=True), batched=True)
+            assert_same({name: row[:1] for name, row in rows.items()}, records)
+            records = rows
+        wanted.append(records)
     compiler = require_program("g++")
     write_program(chains, inputs, tmp_path)
     for flags in BUILDS:
         program = tmp_path / "driver"
         source = str(tmp_path / "driver.cpp")
         subprocess.run([compiler, *WARNINGS, *flags, source, "-o", str(program)], check=True)
+        command = [program, tmp_path, str(inputs[0].envs)]
         # 3: a function allocated memory, or the compiler fused products and sums.
-        assert subprocess.run([program, tmp_path], check=False).returncode == 0, flags
+        assert subprocess.run(command, check=False).returncode == 0, flags
         for chain, records in zip(chains, wanted, strict=True):
             outputs = {
                 name: np.fromfile(tmp_path / chain.name / f"{name}.out", expected.dtype)
                 for name, expected in records.items()
             }
-            assert_same(outputs, records)
+            assert_same(
+                {name: rows.reshape(records[name].shape) for name, rows in outputs.items()}, records
+            )
