@@ -106,14 +106,15 @@ def test_bounds_of_operators_are_twice_what_is_measured() -> None:
                     error = np.where(finite, np.abs(value - expected), 0).max()
                 measured[name] = max(measured[name], float(error / max(scale, 2.0**-126)))
     backend = load_backend("onnx")
+    wrong = []
     for name, operator in zip(names, OPERATORS, strict=True):
         bound = backend.bound(f"aten.{operator.removesuffix('.Tensor')}.default")
         assert bound is not None, operator
-        assert (name in inexact) <= (bound > 0), (operator, "not the same bits")
-        assert measured[name] <= bound, (operator, measured[name])
         # Another CPU may have smaller differences.
-        if measured[name]:
-            assert bound <= 16 * measured[name], (operator, measured[name], "the bound is too wide")
+        is_close = measured[name] <= bound <= (16 * measured[name] or bound)
+        if not is_close or (name in inexact and bound == 0):
+            wrong.append((operator, measured[name], bound))
+    assert not wrong
 
 
 @pytest.mark.parametrize("seed", sample(range(1, 25), 12))

@@ -174,7 +174,7 @@ class CppBackend(Backend):
         lines += ["", f"}}  // namespace {space}"]
         return {
             "chain.hpp": ("\n".join(lines) + "\n").encode(),
-            "verify.cpp": _verifier(space, chain.functions, bool(states)).encode(),
+            "verify.cpp": _verifier(space, chain.functions, list(states)).encode(),
         }
 
 
@@ -509,7 +509,7 @@ def _expression(operation: Operation, parts: list[str]) -> str:
     return f"{_CALLS[kind]}({', '.join(parts)})"
 
 
-def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: bool) -> str:
+def _verifier(space: str, functions: tuple[ExportedFunction, ...], states: list[str]) -> str:
     lines = [
         "// Calls the header with pointers to the inputs and outputs, in order; for verify.py.",
         "",
@@ -523,7 +523,7 @@ def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: b
         lines += [
             "",
             f'extern "C" void tdx_{name}(const void* const* inputs, void* const* outputs) {{',
-            *([f"    {space}::State state;"] if uses_state and has_states else []),
+            *([f"    {space}::State state;"] if uses_state else []),
             f"    {space}::{kind}Input input{{}};",
             f"    {space}::{kind}Output output{{}};",
         ]
@@ -536,6 +536,12 @@ def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: b
             own = f"{'state' if entry.is_state else 'output'}.{entry.name}"
             lines.append(f"    std::memcpy(outputs[{number}], {own}, sizeof {own});")
         lines += ["    (void)inputs;", "    (void)outputs;", "}"]
+    if states:
+        head = 'extern "C" void tdx_initial(const void* const*, void* const* outputs) {'
+        lines += ["", head, f"    const {space}::State state;"]
+        for number, name in enumerate(states):
+            lines.append(f"    std::memcpy(outputs[{number}], state.{name}, sizeof state.{name});")
+        lines.append("}")
     return "\n".join(lines) + "\n"
 
 
