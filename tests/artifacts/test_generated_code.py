@@ -256,7 +256,7 @@ def test_generated_code_returns_the_bits_of_random_chains(first: int, tmp_path: 
         program = tmp_path / "driver"
         source = str(tmp_path / "driver.cpp")
         subprocess.run([compiler, *WARNINGS, *flags, source, "-o", str(program)], check=True)
-        command = [program, tmp_path, str(inputs[0].envs)]
+        command = [str(program), str(tmp_path), str(inputs[0].envs)]
         # 3: a function allocated memory, or the compiler fused products and sums.
         assert subprocess.run(command, check=False).returncode == 0, flags
         for chain, records in zip(chains, wanted, strict=True):

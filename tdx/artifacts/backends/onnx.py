@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OPSET = 18
 _SAME = (
-    *("_assert_tensor_metadata", "_to_copy", "_unsafe_view", "abs", "add", "alias", "all", "any"),
+    *("_assert_tensor_metadata", "_to_copy", "_unsafe_view", "abs", "alias", "all", "any"),
     *("arange", "argmax", "argmin", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor"),
     *("__and__", "__or__", "__xor__", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone"),
     *("constant_pad_nd", "contiguous", "copy", "detach", "div", "empty", "eq", "expand", "fill"),
@@ -30,15 +30,15 @@ _SAME = (
     *("index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and"),
     *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max_pool2d", "mul", "ne"),
     *("max_pool2d_with_indices", "neg", "new_full", "new_ones", "new_zeros", "one_hot", "ones"),
-    *("ones_like", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsub", "rsqrt"),
+    *("ones_like", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
     *("scalar_tensor", "scatter", "select", "select_scatter", "sign", "slice", "slice_scatter"),
-    *("split", "split_with_sizes", "squeeze", "stack", "sub", "t", "transpose", "unbind"),
+    *("split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind"),
     *("unsqueeze", "upsample_nearest2d", "view", "zeros", "zeros_like"),
 )
 _SIGN_OF_ZERO = 2.0**-126
 _MEASURED = {
     **dict.fromkeys(_SAME, 0.0),
-    **dict.fromkeys(("where", "maximum", "minimum", "trunc"), _SIGN_OF_ZERO),
+    **dict.fromkeys(("add", "sub", "rsub", "where", "maximum", "minimum", "trunc"), _SIGN_OF_ZERO),
     **dict.fromkeys(("cos", "sin", "sqrt", "exp", "log", "softplus"), 2.0**-22),
     **dict.fromkeys(("pow", "tanh", "sigmoid", "sum", "mean", "var", "cumsum"), 2.0**-21),
     **dict.fromkeys(("avg_pool2d", "mm"), 2.0**-21),
@@ -50,8 +50,11 @@ _MEASURED = {
 """Bounds by operator, twice the largest difference that was measured, rounded up to a power of two.
 
 ``tests/artifacts/test_onnx.py`` measures them again. Where onnxruntime returns the values of torch,
-but not always the sign of zero, the bound is the smallest normal float32.
+but not always the sign of zero (it removes the addition of 0), the bound is the smallest normal
+float32.
 """
+_FUSED = 2.0**-21
+"""Sums with a factor (``alpha``), which torch rounds once and onnxruntime twice."""
 
 
 class OnnxBackend(Backend):
@@ -65,6 +68,15 @@ class OnnxBackend(Backend):
     def bound(self, operator: str) -> float | None:
         """See :class:`Backend`; an operator that was not measured is refused."""
         return _MEASURED.get(short_name(operator))
+
+    def check(self, chain: ChainFunctions) -> dict[str, float]:
+        """See :class:`Backend`."""
+        bounds = super().check(chain)
+        for function in chain.functions:
+            for node in function.program.graph.nodes:
+                if node.kwargs.get("alpha", 1) != 1:
+                    bounds[str(node.target)] = _FUSED
+        return bounds
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`.
