@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def short_name(operator: str) -> str:
     """Return ``add`` for ``aten.add.Tensor``."""
-    return "getitem" if "getitem" in operator else operator.split(".")[1]
+    if "getitem" in operator:
+        return "getitem"
+    return operator.split(".")[1] if operator.startswith("aten.") else operator
 
 
 class Backend(ABC):
