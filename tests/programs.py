@@ -52,7 +52,10 @@ def require_program(name: str, *alternatives: str) -> str:
 
 
 def require_package(
-    name: Literal["lerobot", "pettingzoo", "pufferlib", "supersuit", "tianshou"],
+    name: Literal[
+        *("lerobot", "onnxruntime", "onnxscript", "pettingzoo", "pufferlib", "supersuit"),
+        "tianshou",
+    ],
 ) -> None:
     """Skip the running test if a library is missing.
 

@@ -143,8 +143,19 @@ def export_chain(
     """
     target = Path(out)
     _check_target(target, force=force)
-    backend = load_backend(to)
+    load_backend(to)  # before the chain is traced, which takes seconds
     chain = chain_functions(env, name, format_stages(env, expanded=True), split=split)
+    return write_artifact(chain, to, target)
+
+
+def write_artifact(chain: ChainFunctions, to: str, target: Path) -> Artifact:
+    """Write the files of a chain, and verify them before they replace a folder.
+
+    Raises:
+        ChainError: An operator cannot be expressed, or the files differ from the chain.
+        MissingPackageError: A package of the form is not installed.
+    """
+    backend = load_backend(to)
     operators = backend.check(chain)
     files = backend.files(chain)
     files[VECTORS] = _vectors(chain)
@@ -171,7 +182,7 @@ def export_chain(
         if problems:
             raise ChainError(f"the {to} files differ from the chain: {problems[0]}")
     return Artifact(
-        str(out),
+        str(target),
         to,
         chain.digest,
         chain.stages,
@@ -259,7 +270,7 @@ def _manifest(
             for function in chain.functions
         },
         "operators": dict(operators),
-        "bounds": _output_bounds(chain, operators),
+        "bounds": output_bounds(chain, operators),
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in files.items()
@@ -278,7 +289,7 @@ def _entry(entry: ArtifactEntry) -> dict[str, Any]:
     }
 
 
-def _output_bounds(
+def output_bounds(
     chain: ChainFunctions, operators: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """Return the bound of each output: the sum of those of the operators that it depends on.

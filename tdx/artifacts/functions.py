@@ -21,7 +21,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,8 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tdx.artifacts.vectors import ReferenceCall, same_bits, sample_inputs
 from tdx.core.chain import flatten_chain
@@ -88,11 +89,15 @@ class ExportedFunction:
 
     def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """Return a function that runs the graph by torch, on inputs by name; others are ignored."""
-        module = self.program.module()  # once: it copies the graph
+        # Not `program.module()`, which takes five times as long to check its inputs.
+        held = dict(constants(self.program))
+        arguments = [held.get(node.name) for node in _placeholders(self.program.graph)]
 
         def run(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            inputs = iter([values[entry.name] for entry in self.inputs])
+            given = [next(inputs) if constant is None else constant for constant in arguments]
             with torch.no_grad():
-                results = module(*(values[entry.name] for entry in self.inputs))
+                results = self.program.graph_module(*given)
             return dict(zip((entry.name for entry in self.outputs), results, strict=True))
 
         return run
@@ -492,7 +497,7 @@ class _Chain:
         outputs = {part: [*self._output_names(part)] for part in names}
         states = [*self._slots, *self._carried]
         full = {
-            part: self._export(part, [*self._input_names(part), *states], [*outputs[part], *states])
+            part: self._trace(part, [*self._input_names(part), *states], [*outputs[part], *states])
             for part in names
         }
         unchanged = self._unchanged(full, outputs)
@@ -579,11 +584,31 @@ class _Chain:
         key = self._input_names(part).get(name)
         return self._initial[name] if key is None else self._examples[part][key]
 
+    def _trace(self, part: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        """Return a graph that says what depends on what; an export takes ten times as long."""
+        module = _Graph(self, part, inputs, outputs)
+        examples = (self._example(part, name).clone() for name in inputs)
+        with self._tracing(part):
+            traced: GraphModule = make_fx(torch.func.functionalize(module))(*examples)
+        return traced.graph
+
     def _export(
         self, part: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> torch.export.ExportedProgram:
-        graph = _Graph(self, part, inputs, outputs)
+        module = _Graph(self, part, inputs, outputs)
         examples = tuple(self._example(part, name).clone() for name in inputs)
+        with self._tracing(part):
+            program = torch.export.export(module, examples, strict=False)
+            program = program.run_decompositions({})
+        for node in list(program.graph.nodes):
+            node.meta.pop("stack_trace", None)  # paths of this machine
+            if str(node.target) == "aten._assert_tensor_metadata.default":
+                program.graph.erase_node(node)  # the dtypes of the inputs are static
+        program.graph_module.recompile()
+        return program
+
+    @contextmanager
+    def _tracing(self, part: str) -> Iterator[None]:
         # A graph that cannot be traced is printed, and the error says it all.
         log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
         with ExitStack() as quiet:
@@ -594,14 +619,7 @@ class _Chain:
             warnings.simplefilter("ignore")  # of torch, about its own deprecations
             quiet.enter_context(torch.no_grad())
             try:
-                program = torch.export.export(graph, examples, strict=False)
-                program = program.run_decompositions({})
-                for node in list(program.graph.nodes):
-                    node.meta.pop("stack_trace", None)  # paths of this machine
-                    if str(node.target) == "aten._assert_tensor_metadata.default":
-                        program.graph.erase_node(node)  # the dtypes of the inputs are static
-                program.graph_module.recompile()
-                return program
+                yield
             except TdxError:
                 raise
             except Exception as error:
@@ -616,7 +634,7 @@ class _Chain:
                 self._forget()
 
     def _unchanged(
-        self, full: Mapping[str, torch.export.ExportedProgram], outputs: Mapping[str, list[str]]
+        self, full: Mapping[str, Graph], outputs: Mapping[str, list[str]]
     ) -> list[NestedKey]:
         """Return the rewards and done flags that each function returns as it got them."""
         kept: set[NestedKey] = set()
@@ -634,7 +652,7 @@ class _Chain:
 
     def _used_states(
         self,
-        full: Mapping[str, torch.export.ExportedProgram],
+        full: Mapping[str, Graph],
         outputs: Mapping[str, list[str]],
         states: Sequence[str],
     ) -> set[str]:
@@ -642,11 +660,11 @@ class _Chain:
         used: set[str] = set()
         while True:
             more = set(used)
-            for part, program in full.items():
+            for part, graph in full.items():
                 names = [*self._input_names(part), *states]
                 all_outputs = [*self._output_names(part), *states]
                 places = [all_outputs.index(name) for name in (*outputs[part], *used)]
-                more |= {names[place] for place in _live_inputs(program, places)} & set(states)
+                more |= {names[place] for place in _live_inputs(graph, places)} & set(states)
             if more == used:
                 return used
             used = more
@@ -654,7 +672,7 @@ class _Chain:
     def _function(
         self,
         part: str,
-        full: torch.export.ExportedProgram,
+        full: Graph,
         outputs: Sequence[str],
         used: set[str],
     ) -> ExportedFunction:
@@ -673,7 +691,7 @@ class _Chain:
         live = _live_inputs(full, [all_outputs.index(name) for name in results])
         inputs = [name for place, name in enumerate(names) if place in live]
         program = self._export(part, inputs, results)
-        values = [node.meta["val"] for node in _outputs(program)]
+        values = [node.meta["val"] for node in _outputs(program.graph)]
         return ExportedFunction(
             part,
             program,
@@ -765,34 +783,42 @@ def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
     return tensordict
 
 
-def _outputs(program: torch.export.ExportedProgram) -> list[Node]:
-    last = next(node for node in reversed(program.graph.nodes) if node.op == "output")
+def _outputs(graph: Graph) -> list[Node]:
+    last = next(node for node in reversed(graph.nodes) if node.op == "output")
     return list(last.args[0])
 
 
+def _placeholders(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
 def _user_inputs(program: torch.export.ExportedProgram) -> list[Node]:
-    names = program.graph_signature.user_inputs
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    return [nodes[str(name)] for name in names]
+    nodes = {node.name: node for node in _placeholders(program.graph)}
+    return [nodes[str(name)] for name in program.graph_signature.user_inputs]
 
 
-def _live_inputs(program: torch.export.ExportedProgram, places: Sequence[int]) -> set[int]:
-    """Return the positions of the user inputs that some outputs depend on."""
-    outputs = _outputs(program)
-    pending, seen = [outputs[place] for place in places], set()
+def _live_inputs(graph: Graph, places: Sequence[int]) -> set[int]:
+    """Return the positions of the inputs that some outputs depend on."""
+    outputs = _outputs(graph)
+    seen = _ancestors([outputs[place] for place in places])
+    return {place for place, node in enumerate(_placeholders(graph)) if node in seen}
+
+
+def _ancestors(nodes: list[Node]) -> set[Node]:
+    pending, seen = list(nodes), set()
     while pending:
         node = pending.pop()
         if node not in seen:
             seen.add(node)
             pending += node.all_input_nodes
-    return {place for place, node in enumerate(_user_inputs(program)) if node in seen}
+    return seen
 
 
-def _output_sources(program: torch.export.ExportedProgram) -> list[int | None]:
-    """Return for each output the position of the user input that it is a copy of."""
-    inputs = {node: place for place, node in enumerate(_user_inputs(program))}
+def _output_sources(graph: Graph) -> list[int | None]:
+    """Return for each output the position of the input that it is a copy of."""
+    inputs = {node: place for place, node in enumerate(_placeholders(graph))}
     sources: list[int | None] = []
-    for node in _outputs(program):
+    for node in _outputs(graph):
         while node.op == "call_function" and str(node.target) == "aten.clone.default":
             node = node.args[0]  # type: ignore[assignment]
         sources.append(inputs.get(node))
@@ -854,12 +880,7 @@ def operators_behind(
 
     def walk(part: ExportedFunction, name: str) -> tuple[list[str], set[str]]:
         place = [entry.name for entry in part.outputs].index(name)
-        pending, seen = [_outputs(part.program)[place]], set()
-        while pending:
-            node = pending.pop()
-            if node not in seen:
-                seen.add(node)
-                pending += node.all_input_nodes
+        seen = _ancestors([_outputs(part.program.graph)[place]])
         inputs = zip(_user_inputs(part.program), part.inputs, strict=True)
         states = {entry.name for node, entry in inputs if entry.is_state and node in seen}
         return [str(node.target) for node in seen if node.op == "call_function"], states

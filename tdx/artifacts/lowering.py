@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from tdx.artifacts.backends.interface import short_name
 from tdx.artifacts.functions import ArtifactEntry, ExportedFunction
 
 DTYPES = {
@@ -42,15 +43,7 @@ _BITWISE = {
     **{f"__{name}__": f"bitwise_{name}" for name in ("and", "or", "xor")},
 }
 _EXACT_UNARY = (
-    "neg",
-    "abs",
-    "sign",
-    "floor",
-    "ceil",
-    "trunc",
-    "round",
-    "logical_not",
-    "bitwise_not",
+    *("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "logical_not", "bitwise_not"),
 )
 _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
@@ -238,8 +231,7 @@ class LoweredFunction:
 
 def bound_of(name: str) -> float | None:
     """Return the bound of an operator such as ``aten.add.Tensor``; ``None``: it is not lowered."""
-    parts = name.split(".")
-    short = parts[1] if parts[0] == "aten" else "getitem" if "getitem" in name else name
+    short = short_name(name)
     if short in _SHAPED or short in ("arange", "full", "zeros", "ones", "scalar_tensor", "eye"):
         return None if "empty" in short or "rand" in short else 0.0
     return _OPERATORS.get(short)

@@ -27,6 +27,9 @@ import numpy as np
 
 MANIFEST = "artifact.json"
 VECTORS = "reference.npz"
+INITIAL = "initial"
+"""Function of source code that returns the state before the first reset."""
+_ROUNDING = 2.0**-24
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared")
 
@@ -76,6 +79,8 @@ def _open_numpy(folder: Path, functions: dict[str, Any]) -> Call:
         sys.dont_write_bytecode = bytecode
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
+        if name == INITIAL:
+            return [module.INITIAL[entry] for entry in _states(functions)]
         with np.errstate(all="ignore"):
             results: Sequence[Array] = getattr(module, name)(*values)
         return results
@@ -126,7 +131,8 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
         loaded = ctypes.CDLL(str(library))
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
-        outputs = [np.empty(entry["shape"], entry["dtype"]) for entry in functions[name]["outputs"]]
+        entries = _states(functions).values() if name == INITIAL else functions[name]["outputs"]
+        outputs = [np.empty(entry["shape"], entry["dtype"]) for entry in entries]
         inputs = [np.ascontiguousarray(value) for value in values]
         pointers = [
             (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
@@ -139,6 +145,11 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
 
 
 _RUNTIMES = {"numpy": _open_numpy, "onnx": _open_onnx, "pt2": _open_pt2, "cpp": _open_cpp}
+
+
+def _states(functions: dict[str, Any]) -> dict[str, Any]:
+    sides = [function[side] for function in functions.values() for side in ("inputs", "outputs")]
+    return {entry["name"]: entry for side in sides for entry in side if entry["state"]}
 
 
 def _import(package: str) -> Any:
@@ -160,7 +171,7 @@ def compare(value: Array, wanted: Array, bound: float) -> str | None:
     value = np.asarray(value)
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return f"{value.dtype} {value.shape} instead of {wanted.dtype} {wanted.shape}"
-    if bound == 0 or wanted.dtype.kind == "b":
+    if bound == 0 or (bound < _ROUNDING and wanted.dtype.kind != "f") or wanted.dtype.kind == "b":
         nan = wanted != wanted
         same = np.where(nan, value != value, _bits(value) == _bits(wanted))
     elif wanted.dtype.kind != "f":
@@ -196,11 +207,16 @@ def run_vectors(
         if name.startswith("initial/")
     }
     positions = dict.fromkeys(functions, 0)
-    problems: list[str] = []
+    problems = _check_shapes(functions, vectors)
+    if manifest["form"] in ("numpy", "cpp") and state and not problems:
+        for name, value in zip(_states(functions), call(INITIAL, ()), strict=True):
+            difference = compare(value, state[name], 0.0) if name in state else None
+            if difference is not None:
+                problems.append(f"initial {name}: {difference}")
     order = [str(name) for name in vectors["calls"]]
     if set(order) != set(functions):
         problems.append("the reference vectors do not call every function")
-    for number, name in enumerate(order):
+    for number, name in enumerate([] if problems else order):
         at, entries = positions[name], functions[name]
         positions[name] += 1
         values = [
@@ -223,6 +239,19 @@ def run_vectors(
         if problems:
             break
     return len(order), problems
+
+
+def _check_shapes(functions: dict[str, Any], vectors: dict[str, Array]) -> list[str]:
+    problems = []
+    for name, function in functions.items():
+        for side in ("inputs", "outputs"):
+            for entry in function[side]:
+                key = f"{name}/{side}/{entry['name']}"
+                is_initial = entry["state"] and side == "inputs"
+                value = vectors[f"initial/{entry['name']}"][None] if is_initial else vectors[key]
+                if (list(value.shape[1:]), str(value.dtype)) != (entry["shape"], entry["dtype"]):
+                    problems.append(f"{key} has another shape or dtype than in {MANIFEST}")
+    return problems
 
 
 def verify(folder: Path) -> tuple[int, list[str]]:

@@ -1,14 +1,22 @@
-"""Random chains with explicit state, as a backend gets them."""
+"""Random chains as a backend gets them: of transforms, and of operators with explicit state."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.artifacts.functions import ArtifactEntry, ChainFunctions, ExportedFunction
+import tdx
+from tdx.artifacts.functions import (
+    ArtifactEntry,
+    ChainFunctions,
+    ExportedFunction,
+    chain_functions,
+)
 
 Stage = Callable[[Tensor], Tensor]
 
@@ -168,10 +176,91 @@ def export(
     )
 
 
+class Vectors(tdx.EnvBase):
+    """Env that is never stepped: an export needs its specs only."""
+
+    def __init__(self, size: int, joints: int) -> None:
+        super().__init__()
+        self.observation_spec = tdx.Composite(
+            observation=tdx.Unbounded((size,)),
+            joints=tdx.Bounded(-2.0, 2.0, (joints,)),
+            precise=tdx.Unbounded((2,), dtype=torch.float64),
+            mask=tdx.Categorical(2, (size,), dtype=torch.bool),
+        )
+        self.action_spec = tdx.Bounded(torch.tensor([-2.0, 0.5]), torch.tensor([1.0, 4.0]), (2,))
+        self.reward_spec = tdx.Unbounded((1,))
+
+    def _reset(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    _step = _set_seed = _reset
+
+
+def _transforms(rng: random.Random, size: int, joints: int) -> list[list[Any]]:
+    """Return groups of stages: normalize, scale, clip, select, permute, stack, count, mask, ..."""
+    o, j = ["observation"], ["joints"]
+
+    def vector(count: int, low: float, high: float) -> Tensor:
+        return torch.tensor([rng.uniform(low, high) for _ in range(count)])
+
+    bins = torch.tensor([-1.0, -0.25, 0.0, 0.5])
+    order = torch.tensor(rng.sample(range(size), size))
+
+    def mask(td: TensorDictBase) -> TensorDictBase:
+        return td.set("masked", torch.where(td["mask"], td["observation"][..., :1], -0.0))
+
+    return [
+        [tdx.ObservationNorm(vector(size, -2, 2), vector(size, 0.1, 3), in_keys=o)],
+        [tdx.ObservationNorm(0.3, rng.uniform(0.1, 9), in_keys=j, standard_normal=True)],
+        [tdx.ClipTransform(in_keys=o, low=rng.uniform(-2, 0), high=rng.uniform(0, 2))],
+        [tdx.ClipTransform(in_keys=j, low=0.0)],
+        [tdx.CatFrames(rng.randrange(2, 5), -1, in_keys=o)],
+        [tdx.CatFrames(3, -1, j, ["history"], "constant", rng.uniform(-1, 1))],
+        [tdx.CatTensors(["observation", "joints"], "state", del_keys=False)],
+        [tdx.NextObservationDelta(in_keys=j, delta_dtype=torch.float32)],
+        [tdx.StepCounter(rng.choice([None, 5])), tdx.InitTracker()],
+        [tdx.RewardScaling(rng.uniform(-1, 1), rng.uniform(-2, 2))],
+        [tdx.RewardSum()],
+        [tdx.RewardClipping(-1.0, rng.choice([0.0, 0.5]))],
+        [tdx.TargetReturn(rng.uniform(1, 20))],
+        [tdx.UnaryTransform(j, ["signs"], fn=torch.sign)],
+        [tdx.UnaryTransform(o, ["sorted"], fn=lambda x: x[..., order])],
+        [tdx.UnaryTransform(j, ["bin"], fn=lambda x: (x.unsqueeze(-1) >= bins).int().argmax(-1))],
+        [mask],
+        [tdx.VecNormV2(in_keys=j, out_keys=["normal"])],
+        [tdx.DoubleToFloat(in_keys=["precise"])],
+        [
+            tdx.UnsqueezeTransform(-1, in_keys=o),
+            tdx.PermuteTransform([-1, -2], in_keys=o),
+            tdx.FlattenObservation(-2, -1, in_keys=o),
+        ],
+        [tdx.ActionScaling()],
+        [tdx.RenameTransform(["precise"], ["exact"])],
+    ]
+
+
 def random_chain(seed: int) -> ChainFunctions:
-    """Export a random chain."""
+    """Export a random chain: of transforms for odd seeds, of operators for even ones."""
     rng = random.Random(seed)
-    size = rng.randrange(4, 12)
+    size = rng.choice([1, 3, 4, 7, 8, 11, 17, 33, 100])
+    return _chain_of_transforms(seed, rng, size) if seed % 2 else _operators(seed, rng, size)
+
+
+def _chain_of_transforms(seed: int, rng: random.Random, size: int) -> ChainFunctions:
+    joints = rng.randrange(1, 9)
+    while True:
+        groups = rng.sample(_transforms(rng, size, joints), rng.randrange(3, 8))
+        stages = [stage for group in groups for stage in group]
+        env = tdx.TransformedEnv(Vectors(size, joints), tdx.Compose(*stages))
+        try:
+            _ = env.specs
+        except tdx.TdxError:  # a stage needs the shape that another one has changed
+            continue
+        return chain_functions(env, f"random_{seed}", [type(stage).__name__ for stage in stages])
+
+
+def _operators(seed: int, rng: random.Random, size: int) -> ChainFunctions:
+    size = max(size, 4)
     chain = RandomChain(rng, size)
     observation, states = torch.zeros(size), frozenset({"window", "last", "count", "total"})
     initial = {
@@ -200,15 +289,17 @@ def random_chain(seed: int) -> ChainFunctions:
     return ChainFunctions(f"random_{seed}", f"{seed:064x}", ("Random",), functions, initial)
 
 
-def draw(rng: torch.Generator, like: ArtifactEntry) -> Tensor:
-    """Draw an input: one element in four is NaN, infinite, a zero, a denormal or huge."""
+def draw(rng: torch.Generator, like: ArtifactEntry, count: int) -> Tensor:
+    """Draw inputs: one element in four is NaN, infinite, a zero, a denormal or huge."""
+    shape = (count, *like.shape)
     if like.dtype is torch.bool:
-        return torch.rand(like.shape, generator=rng) < 0.5
+        return torch.rand(shape, generator=rng) < 0.5
     if not like.dtype.is_floating_point:
-        return torch.randint(0, 5, like.shape, generator=rng, dtype=like.dtype)
-    value = torch.randn(like.shape, generator=rng) * 3
+        return torch.randint(0, 5, shape, generator=rng, dtype=like.dtype)
+    value = torch.randn(shape, generator=rng, dtype=like.dtype) * 3
     special = torch.tensor(
-        [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-40, -3e-42, 3e38, 0.5, -1.0]
+        [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-40, -3e-42, 3e38, 0.5, -1.0],
+        dtype=like.dtype,
     )
-    chosen = special[torch.randint(0, len(special), like.shape, generator=rng)]
-    return torch.where(torch.rand(like.shape, generator=rng) < 0.25, chosen, value)
+    chosen = special[torch.randint(0, len(special), shape, generator=rng)]
+    return torch.where(torch.rand(shape, generator=rng) < 0.25, chosen, value)

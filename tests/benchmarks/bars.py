@@ -201,6 +201,9 @@ DUMP = _micros(
     "the rollout alone",
 )
 DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
+ARTIFACT_STEP = _micros(
+    "P28", "a step of a chain in C++: 100 floats, normalize, stack 4, clip", (Goal(2),)
+)
 STATISTICS = Bar("P27", "statistics of a dataset, 10,000,000 x 32 float32", "s", 1, (Goal(60),))
 STATISTICS_MEMORY = Bar("P27", "resident memory of the process", "MB", 1e6, (Goal(500),))
 SHARD_SHARE = Bar(
@@ -338,6 +341,7 @@ BARS = (
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    ARTIFACT_STEP,
     STATISTICS,
     STATISTICS_MEMORY,
     SHARD_SHARE,

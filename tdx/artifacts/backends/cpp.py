@@ -42,7 +42,7 @@ _MAX_LOOPS = 4096
 _RESERVED = (
     *("state", "before", "input", "output", "i", "k", "row", "total", "best", "std"),
     *("sign", "at_least", "at_most", "larger", "smaller", "bounded", "rounds_products"),
-    *("wrapped_add", "wrapped_sub", "wrapped_mul", "reset", "step", "act"),
+    *("wrapped_add", "wrapped_sub", "wrapped_mul", "narrowed", "reset", "step", "act"),
     *("and", "or", "xor", "not", "int", "float", "double", "long", "short", "char", "bool"),
     *("auto", "new", "delete", "default", "switch", "const", "signed", "unsigned", "float_t"),
 )
@@ -88,6 +88,12 @@ inline T smaller(T a, T b) noexcept {
 template <typename T>
 inline T sign(T x) noexcept {
     return static_cast<T>(static_cast<int>(T{} < x) - static_cast<int>(x < T{}));
+}
+
+// Volatile: with -O3 -mavx2, GCC 12 drops the rounding of a double to float and back.
+inline float narrowed(double x) noexcept {
+    volatile float rounded = static_cast<float>(x);
+    return rounded;
 }
 
 // Integers wrap around: signed overflow would be undefined.
@@ -168,7 +174,7 @@ class CppBackend(Backend):
         lines += ["", f"}}  // namespace {space}"]
         return {
             "chain.hpp": ("\n".join(lines) + "\n").encode(),
-            "verify.cpp": _verifier(space, chain.functions, bool(states)).encode(),
+            "verify.cpp": _verifier(space, chain.functions, list(states)).encode(),
         }
 
 
@@ -488,6 +494,8 @@ def _expression(operation: Operation, parts: list[str]) -> str:
         return f"static_cast<{name}>({text})" if kind.startswith("bitwise") else text
     if kind == "where":
         return f"{parts[0]} ? {parts[1]} : {parts[2]}"
+    if kind == "cast" and (operation.operands[0].dtype, dtype) == (torch.float64, torch.float32):
+        return f"narrowed({parts[0]})"
     if kind == "cast":
         return f"{parts[0]} != 0" if dtype is torch.bool else f"static_cast<{name}>({parts[0]})"
     if kind == "logical_not":
@@ -501,7 +509,7 @@ def _expression(operation: Operation, parts: list[str]) -> str:
     return f"{_CALLS[kind]}({', '.join(parts)})"
 
 
-def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: bool) -> str:
+def _verifier(space: str, functions: tuple[ExportedFunction, ...], states: list[str]) -> str:
     lines = [
         "// Calls the header with pointers to the inputs and outputs, in order; for verify.py.",
         "",
@@ -515,7 +523,7 @@ def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: b
         lines += [
             "",
             f'extern "C" void tdx_{name}(const void* const* inputs, void* const* outputs) {{',
-            *([f"    {space}::State state;"] if uses_state and has_states else []),
+            *([f"    {space}::State state;"] if uses_state else []),
             f"    {space}::{kind}Input input{{}};",
             f"    {space}::{kind}Output output{{}};",
         ]
@@ -528,6 +536,12 @@ def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_states: b
             own = f"{'state' if entry.is_state else 'output'}.{entry.name}"
             lines.append(f"    std::memcpy(outputs[{number}], {own}, sizeof {own});")
         lines += ["    (void)inputs;", "    (void)outputs;", "}"]
+    if states:
+        head = 'extern "C" void tdx_initial(const void* const*, void* const* outputs) {'
+        lines += ["", head, f"    const {space}::State state;"]
+        for number, name in enumerate(states):
+            lines.append(f"    std::memcpy(outputs[{number}], state.{name}, sizeof state.{name});")
+        lines.append("}")
     return "\n".join(lines) + "\n"
 
 

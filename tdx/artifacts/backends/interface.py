@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ChainFunctions
 
 
+def short_name(operator: str) -> str:
+    """Return ``add`` for ``aten.add.Tensor``."""
+    if "getitem" in operator:
+        return "getitem"
+    return operator.split(".")[1] if operator.startswith("aten.") else operator
+
+
 class Backend(ABC):
     """A form of an artifact.
 

@@ -24,43 +24,14 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ArtifactEntry, ChainFunctions
 
 _BINARY = {
-    **{
-        "add": "+",
-        "sub": "-",
-        "mul": "*",
-        "div": "/",
-        "bitwise_and": "&",
-        "bitwise_or": "|",
-        "bitwise_xor": "^",
-    },
-    **{
-        "eq": "==",
-        "ne": "!=",
-        "lt": "<",
-        "le": "<=",
-        "gt": ">",
-        "ge": ">=",
-        "logical_and": "&",
-        "logical_or": "|",
-    },
-    **{"logical_xor": "^"},
+    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<"},
+    **{"le": "<=", "gt": ">", "ge": ">=", "logical_and": "&", "logical_or": "|"},
+    **{"logical_xor": "^", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
 }
 _CALLS = {
-    **{
-        "abs": "np.abs",
-        "floor": "np.floor",
-        "ceil": "np.ceil",
-        "trunc": "np.trunc",
-        "round": "np.rint",
-    },
-    **{
-        "sqrt": "np.sqrt",
-        "exp": "np.exp",
-        "log": "np.log",
-        "tanh": "np.tanh",
-        "sin": "np.sin",
-        "cos": "np.cos",
-    },
+    **{"abs": "np.abs", "floor": "np.floor", "ceil": "np.ceil", "trunc": "np.trunc"},
+    **{"round": "np.rint", "sqrt": "np.sqrt", "exp": "np.exp", "log": "np.log"},
+    **{"tanh": "np.tanh", "sin": "np.sin", "cos": "np.cos"},
     **{"maximum": "np.maximum", "minimum": "np.minimum", "where": "np.where", "sign": "_sign"},
     **{"neg": "np.negative", "logical_not": "np.logical_not", "bitwise_not": "np.invert"},
     **{"clamp_min": "_at_least", "clamp_max": "_at_most", "take": "_take", "sum": "_sum"},

@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from tdx.artifacts.backends.interface import Backend
+from tdx.artifacts.backends.interface import Backend, short_name
 from tdx.artifacts.functions import window_sizes
 from tdx.foundation.errors import ChainError, get_first_line
 
@@ -19,32 +21,40 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ChainFunctions, ExportedFunction
 
 OPSET = 18
-_ROUNDED = 2.0**-22
-"""Two units in the last place of float32: exponentials, roots and quotients of them."""
-_SUMMED = 2.0**-17
-"""Sums whose order depends on the implementation, such as those of a resize."""
-_EXACT = frozenset(
-    {
-        *("abs", "add", "sub", "mul", "div", "neg", "sign", "clamp", "clamp_min", "clamp_max"),
-        *("maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "where", "masked_fill"),
-        *("logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or"),
-        *("bitwise_not", "bitwise_xor", "__or__", "__and__", "__xor__", "isnan", "isinf"),
-        *("clone", "_to_copy", "alias", "copy", "detach", "contiguous", "lift_fresh_copy"),
-        *("cat", "stack", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze"),
-        *("permute", "transpose", "select", "slice", "index", "index_select", "gather", "unbind"),
-        *("split", "split_with_sizes", "flatten", "repeat", "flip", "arange", "full", "full_like"),
-        *("zeros", "ones", "zeros_like", "ones_like", "empty", "scalar_tensor", "argmax"),
-        *("constant_pad_nd", "one_hot", "scatter", "round", "floor", "ceil", "trunc", "any", "all"),
-    }
+_SAME = (
+    *("_assert_tensor_metadata", "_to_copy", "_unsafe_view", "abs", "alias", "all", "any"),
+    *("arange", "argmax", "argmin", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor"),
+    *("__and__", "__or__", "__xor__", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone"),
+    *("constant_pad_nd", "contiguous", "copy", "detach", "div", "empty", "eq", "expand", "fill"),
+    *("flatten", "flip", "floor", "full", "full_like", "gather", "ge", "getitem", "gt", "index"),
+    *("index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and"),
+    *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max_pool2d", "mul", "ne"),
+    *("max_pool2d_with_indices", "neg", "new_full", "new_ones", "new_zeros", "one_hot", "ones"),
+    *("ones_like", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
+    *("scalar_tensor", "scatter", "select", "select_scatter", "sign", "slice", "slice_scatter"),
+    *("split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind"),
+    *("unsqueeze", "upsample_nearest2d", "view", "zeros", "zeros_like"),
 )
-_FUNCTIONS = frozenset(
-    {
-        *("sqrt", "rsqrt", "exp", "log", "log1p", "expm1", "tanh", "sigmoid", "sin", "cos", "pow"),
-        *("reciprocal", "erf", "softplus", "log2", "log10", "sinh", "cosh", "tan", "atan"),
-    }
-)
-_SUMS = ("sum", "mean", "cumsum", "var", "std", "amax", "amin", "prod", "mm", "matmul", "addmm")
-_IMAGES = ("upsample", "_upsample", "convolution", "_adaptive", "avg_pool", "max_pool", "linear")
+_SIGN_OF_ZERO = 2.0**-126
+_MEASURED = {
+    **dict.fromkeys(_SAME, 0.0),
+    **dict.fromkeys(("add", "sub", "rsub", "where", "maximum", "minimum", "trunc"), _SIGN_OF_ZERO),
+    **dict.fromkeys(("cos", "sin", "sqrt", "exp", "log", "softplus"), 2.0**-22),
+    **dict.fromkeys(("pow", "tanh", "sigmoid", "sum", "mean", "var", "cumsum"), 2.0**-21),
+    **dict.fromkeys(("avg_pool2d", "mm"), 2.0**-21),
+    **dict.fromkeys(("prod", "linear", "addmm", "convolution"), 2.0**-20),
+    **dict.fromkeys(("_upsample_bilinear2d_aa", "upsample_bilinear2d"), 2.0**-20),
+    "_upsample_bicubic2d_aa": 2.0**-19,
+    "upsample_bicubic2d": 2.0**-18,
+}
+"""Bounds by operator, twice the largest difference that was measured, rounded up to a power of two.
+
+``tests/artifacts/test_onnx.py`` measures them again. Where onnxruntime returns the values of torch,
+but not always the sign of zero (it removes the addition of 0), the bound is the smallest normal
+float32.
+"""
+_FUSED = 2.0**-21
+"""Sums with a factor (``alpha``), which torch rounds once and onnxruntime twice."""
 
 
 class OnnxBackend(Backend):
@@ -56,11 +66,17 @@ class OnnxBackend(Backend):
     extra = "onnx"
 
     def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`; torch's exporter refuses what it does not know."""
-        short = operator.split(".")[1] if "." in operator else operator
-        if short in _EXACT:
-            return 0.0
-        return _ROUNDED if short in _FUNCTIONS else _SUMMED
+        """See :class:`Backend`; an operator that was not measured is refused."""
+        return _MEASURED.get(short_name(operator))
+
+    def check(self, chain: ChainFunctions) -> dict[str, float]:
+        """See :class:`Backend`."""
+        bounds = super().check(chain)
+        for function in chain.functions:
+            for node in function.program.graph.nodes:
+                if node.kwargs.get("alpha", 1) != 1:
+                    bounds[str(node.target)] = _FUSED
+        return bounds
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`.
@@ -86,8 +102,9 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
             torch.no_grad(),
         ):
             warnings.simplefilter("ignore")
+            rewritten = function.program.run_decompositions(_REWRITES)
             program = torch.onnx.export(
-                function.program,
+                rewritten,
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[entry.name for entry in function.inputs],
@@ -117,6 +134,32 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
     return data
 
 
+def _sign(x: Tensor) -> Tensor:
+    """Return 0 for NaN."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
+    """Clamp on both sides: one bound alone would replace infinity by the largest number."""
+    if not x.dtype.is_floating_point or None not in (low, high):
+        return NotImplemented
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        return torch.where(x < low, low, x) if high is None else torch.where(x > high, high, x)
+    return x.clamp(-math.inf if low is None else low, math.inf if high is None else high)
+
+
+_REWRITES: dict[Any, Any] = {
+    torch.ops.aten.sign.default: _sign,
+    torch.ops.aten.clamp.default: _clamp,
+    torch.ops.aten.clamp.Tensor: _clamp,
+    torch.ops.aten.clamp_min.default: _clamp,
+    torch.ops.aten.clamp_min.Tensor: _clamp,
+    torch.ops.aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
+    torch.ops.aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
+}
+"""Operators that onnxruntime computes otherwise for NaN or infinity."""
+
+
 def _output_names(function: ExportedFunction) -> list[str]:
     """Return the names of the outputs: those of a state end with ``_out``.
 
@@ -131,7 +174,7 @@ def _output_names(function: ExportedFunction) -> list[str]:
 
 
 def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, str]:
-    """Return the metadata: that of tdx, and for ``step`` the observations as mjlab writes them.
+    """Return the metadata: that of tdx, and what mjlab writes, with lists in its form.
 
     ``tdx inspect spec step.onnx`` reads it as a deployment descriptor.
     """
@@ -143,11 +186,45 @@ def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, st
     }
     terms = [entry for entry in function.outputs if entry.is_observation]
     if function.name == "step" and terms:
-        frames = {name: 1 + count for name, count in window_sizes(function).items()}
-        history = [str(frames.get(entry.key.removeprefix("next."), 1)) for entry in terms]
+        windows = window_sizes(function)
+        frames = [windows.get(entry.key.removeprefix("next."), 0) for entry in terms]
         metadata["observation_names"] = ",".join(entry.name for entry in terms)
-        metadata["observation_terms_history_length"] = ",".join(history)
+        metadata["observation_terms_scale"] = ",".join(_scale(chain, "step", e.name) for e in terms)
+        # mjlab writes 0 for a term without history.
+        history = ",".join(str(count and count + 1) for count in frames)
+        metadata["observation_terms_history_length"] = history
+    if function.name == "act" and len(function.outputs) == 1:
+        metadata["action_scale"] = _scale(chain, "act", function.outputs[0].name)
     return metadata
+
+
+def _scale(chain: ChainFunctions, name: str, output: str) -> str:
+    """Return the factors of the newest frame of an output, if it is an input times constants.
+
+    They are those with which the reference calls have the values of the chain: all of them, or none
+    is stated (``None``). An action may have an offset.
+    """
+    calls = [call for call in chain.calls if call.function == name]
+    wanted = torch.stack([call.outputs[output] for call in calls]).flatten(1).double()
+    for source in calls[0].inputs:
+        given = torch.stack([call.inputs[source] for call in calls]).flatten(1).double()
+        count = given.shape[1]
+        if wanted.shape[1] % count:
+            continue
+        newest = wanted[:, -count:]
+        rows = (given.isfinite() & newest.isfinite()).all(1)
+        x, y = given[rows], newest[rows]
+        if len(x) < 3:
+            continue
+        offset = y[x.abs().argmin(0), range(count)] if name == "act" else torch.zeros(count)
+        largest = x.abs().argmax(0), range(count)
+        factor = (y[largest] - offset) / x[largest]
+        if torch.allclose(x * factor + offset, y, 1e-5, 1e-5) and bool(factor.all()):
+            numbers = [f"{number:.6g}" for number in factor.tolist()]
+            if name == "act":
+                return ",".join(numbers)
+            return numbers[0] if len(set(numbers)) == 1 else f"[{';'.join(numbers)}]"
+    return "None"
 
 
 backend = OnnxBackend()
