@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,7 @@ def export_chain(
     split: bool = False,
     force: bool = False,
     name: str = "chain",
+    left_out: Sequence[str] = (),
 ) -> Artifact:
     """Export the chain of an env as files that run without tdx, with a proof.
 
@@ -128,6 +129,7 @@ def export_chain(
         split: Export the stages before the first one that cannot be exported.
         force: Replace an existing artifact.
         name: Name of the chain in the files.
+        left_out: Stages after the chain that are not exported, for the record.
 
     Raises:
         ChainError: A stage or an operator cannot be exported; the error names it.
@@ -144,12 +146,29 @@ def export_chain(
     target = Path(out)
     _check_target(target, force=force)
     backend = load_backend(to)
-    chain = chain_functions(env, name, format_stages(env, expanded=True), split=split)
-    operators = backend.check(chain)
-    files = backend.files(chain)
+    stages, stop = format_stages(env, expanded=True), None
+    if not stages:
+        raise ChainError("the env has no stages to export", hint="add stages with -t")
+    count = len(stages)
+    while True:
+        try:
+            chain = chain_functions(env, name, stages[:count])
+            operators = backend.check(chain)
+            files = backend.files(chain)
+            break
+        except ChainError as error:
+            if not split or error.where.stage is None:
+                raise
+            count, stop = error.where.stage, error
+            if not count:
+                raise ChainError(
+                    f"no stage is left to export: {stop.message}", where=stop.where
+                ) from error
+    if stop is not None:
+        left_out = (f"{stages[count]}: {stop.message}", *stages[count + 1 :], *left_out)
     files[VECTORS] = _vectors(chain)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
-    manifest = _manifest(chain, to, operators, files)
+    manifest = _manifest(chain, to, operators, files, left_out)
     with (
         report_write_errors(target, "choose another path", kind=StorageError),
         atomic_folder(target) as folder,
@@ -175,7 +194,7 @@ def export_chain(
         to,
         chain.digest,
         chain.stages,
-        chain.left_out,
+        tuple(left_out),
         chain.unchanged,
         tuple(function.name for function in chain.functions),
         tuple(chain.initial),
@@ -240,7 +259,11 @@ def _vectors(chain: ChainFunctions) -> bytes:
 
 
 def _manifest(
-    chain: ChainFunctions, form: str, operators: Mapping[str, float], files: Mapping[str, bytes]
+    chain: ChainFunctions,
+    form: str,
+    operators: Mapping[str, float],
+    files: Mapping[str, bytes],
+    left_out: Sequence[str],
 ) -> dict[str, Any]:
     return {
         "artifact": VERSION,
@@ -248,7 +271,7 @@ def _manifest(
         "name": chain.name,
         "digest": chain.digest,
         "stages": list(chain.stages),
-        "left_out": list(chain.left_out),
+        "left_out": list(left_out),
         "unchanged": list(chain.unchanged),
         "torch": torch.__version__,
         "functions": {

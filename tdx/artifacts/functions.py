@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.export import ExportGraphSignature, ModuleCallEntry, ModuleCallSignature
 from torch.fx import Node
 
 from tdx.artifacts.vectors import ReferenceCall, same_bits, sample_inputs
@@ -38,8 +39,9 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
+from tdx.foundation.torch_internals import tree_flatten
 
-_HINT = "export the part before it: --split"
+SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
 
 
@@ -108,7 +110,6 @@ class ChainFunctions:
         stages: One line per stage that is exported.
         functions: ``reset`` and ``step``; ``act`` if a stage maps actions.
         initial: State before the first reset, by name.
-        left_out: One line per stage after the exported part, and why the first one is left out.
         unchanged: Keys of rewards and done flags that the chain passes on as they are; the
             functions leave them out.
         calls: Reference vectors: what the chain itself returns in a few episodes. The functions
@@ -120,7 +121,6 @@ class ChainFunctions:
     stages: tuple[str, ...]
     functions: tuple[ExportedFunction, ...]
     initial: Mapping[str, Tensor] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     calls: tuple[ReferenceCall, ...] = ()
 
@@ -141,19 +141,16 @@ def stage_of(node: Node) -> tuple[int, str] | None:
     return None
 
 
-def chain_functions(
-    env: EnvBase, name: str, stages: Sequence[str], *, split: bool = False
-) -> ChainFunctions:
-    """Export the chain of an env.
+def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunctions:
+    """Export the first stages of the chain of an env.
 
     Args:
         env: Env with its chain, for one env. It is not stepped, and stays unchanged.
         name: Identifier of the chain.
-        stages: One line per stage, nested chains in their place.
-        split: Export the stages before the first one that cannot be exported.
+        stages: One line for each stage to export, nested chains in their place.
 
     Raises:
-        ChainError: A stage cannot be exported; the error names it. Or no stage is left.
+        ChainError: A stage cannot be exported; the error names it.
     """
     env.output_spec  # noqa: B018 - binds the stages to the specs
     base, flat = flatten_chain(env)
@@ -162,37 +159,21 @@ def chain_functions(
             f"a chain is exported for one env, but the env has the batch {tuple(base.batch_size)}",
             hint="export the chain of a single env",
         )
-    if not flat:
-        raise ChainError("the env has no stages to export", hint="add stages with -t")
-    count, error = _exportable_stages(base, flat)
-    if error is not None and not split:
-        raise error
-    while count:
-        try:
-            left_out = tuple(stages[count:])
-            if error is not None:
-                left_out = (f"{left_out[0]}: {error.message}", *left_out[1:])
-            return _Chain(base, flat[:count]).build(name, tuple(stages[:count]), left_out)
-        except ChainError as stop:
-            if not split or stop.where.stage is None:
-                raise
-            count, error = stop.where.stage, stop
-    assert error is not None
-    raise ChainError(f"no stage is left to export: {error.message}", where=error.where)
-
-
-def _exportable_stages(base: EnvBase, stages: Sequence[Transform]) -> tuple[int, ChainError | None]:
-    """Return how many stages declare that they can be exported, and the error of the next one."""
-    for index, stage in enumerate(stages):
+    parts = flat[: len(stages)]
+    for index, stage in enumerate(parts):
         reason = stage.why_not_exported
         if reason is None and stage.steps_env:
             reason = "it steps the env"
         if reason is None and stage.changes_batch:
             reason = "it changes the batch"
         if reason is not None:
-            where = Where(stage=index, transform=type(stage).__name__)
-            return index, ChainError(f"cannot be exported: {reason}", where=where, hint=_HINT)
-    return len(stages), None
+            raise _refused(index, stage, reason)
+    return _Chain(base, parts).build(name, tuple(stages))
+
+
+def _refused(index: int, stage: Transform, reason: str) -> ChainError:
+    where = Where(stage=index, transform=type(stage).__name__)
+    return ChainError(f"cannot be exported: {reason}", where=where, hint=SPLIT_HINT)
 
 
 # State of the stages
@@ -340,7 +321,7 @@ class _Chain:
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
         if set(_memory_slots(self.stages)) != set(slots):
             new = next(iter(set(_memory_slots(self.stages)) ^ set(slots)))
-            raise self._refused(new.stage, "a step keeps other entries than a reset")
+            raise _refused(new.stage, self.stages[new.stage], "a step keeps other entries than a reset")
         self._slots: dict[str, _Slot] = {}
         self._initial: dict[str, Tensor] = {}
         self._carried: dict[str, NestedKey] = {}
@@ -368,10 +349,6 @@ class _Chain:
     def _unique(self, name: str) -> str:
         known = {*self._slots, *self._carried}
         return name if name not in known else f"{name}_{len(known)}"
-
-    def _refused(self, index: int, reason: str) -> ChainError:
-        where = Where(stage=index, transform=type(self.stages[index]).__name__)
-        return ChainError(f"cannot be exported: {reason}", where=where, hint=_HINT)
 
     def _apply(
         self,
@@ -482,9 +459,7 @@ class _Chain:
 
     # Building
 
-    def build(
-        self, name: str, stages: tuple[str, ...], left_out: tuple[str, ...]
-    ) -> ChainFunctions:
+    def build(self, name: str, stages: tuple[str, ...]) -> ChainFunctions:
         """Export each function, without the inputs and states that no result depends on."""
         names = ["reset", "step"]
         if any(stage.invertible for stage in self.stages):
@@ -508,7 +483,7 @@ class _Chain:
         initial = {state: self._initial[state] for state in states if state in used}
         digest = _digest(stages, functions, initial)
         calls = self._prove(functions, initial)
-        return ChainFunctions(name, digest, stages, functions, initial, left_out, flags, calls)
+        return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
 
     def _prove(
         self, functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
@@ -611,7 +586,7 @@ class _Chain:
                         f"torch.export cannot trace {part}: {get_first_line(error)}"
                     ) from error
                 reason = f"torch.export cannot trace its {part}: {get_first_line(error)}"
-                raise self._refused(index, reason) from error
+                raise _refused(index, self.stages[index], reason) from error
             finally:
                 self._forget()
 
@@ -666,13 +641,13 @@ class _Chain:
             sources = _output_sources(full)
             for state in self._slots:
                 if sources[all_outputs.index(state)] != names.index(state):
-                    raise self._refused(self._slots[state].stage, "its inverse keeps state")
+                    index = self._slots[state].stage
+                    raise _refused(index, self.stages[index], "its inverse keeps state")
             live = _live_inputs(full, [all_outputs.index(name) for name in outputs])
             kept_states = [state for state in kept_states if names.index(state) in live]
         results = [*outputs, *kept_states]
-        live = _live_inputs(full, [all_outputs.index(name) for name in results])
-        inputs = [name for place, name in enumerate(names) if place in live]
-        program = self._export(part, inputs, results)
+        program, live = _pruned(full, [all_outputs.index(name) for name in results])
+        inputs = [names[place] for place in live]
         values = [node.meta["val"] for node in _outputs(program)]
         return ExportedFunction(
             part,
@@ -719,8 +694,8 @@ class _Chain:
     def _check_random(self, function: ExportedFunction) -> None:
         for node in function.program.graph.nodes:
             if node.op == "call_function" and _RANDOM.match(str(node.target)):
-                stage = stage_of(node)
-                raise self._refused(stage[0] if stage else 0, "it draws random numbers")
+                index = (stage_of(node) or (0, ""))[0]
+                raise _refused(index, self.stages[index], "it draws random numbers")
 
 
 def _frozen(stage: Transform) -> Transform:
@@ -786,6 +761,42 @@ def _live_inputs(program: torch.export.ExportedProgram, places: Sequence[int]) -
             seen.add(node)
             pending += node.all_input_nodes
     return {place for place, node in enumerate(_user_inputs(program)) if node in seen}
+
+
+def _pruned(
+    program: torch.export.ExportedProgram, places: Sequence[int]
+) -> tuple[torch.export.ExportedProgram, list[int]]:
+    """Return a program with some of the outputs, and the positions of the inputs that it keeps."""
+    live = sorted(_live_inputs(program, places))
+    module, signature = deepcopy(program.graph_module), program.graph_signature
+    last = next(node for node in reversed(module.graph.nodes) if node.op == "output")
+    last.args = (tuple(last.args[0][place] for place in places),)
+    module.graph.eliminate_dead_code()
+    user_inputs = [str(name) for name in signature.user_inputs]
+    kept = {user_inputs[place] for place in live}
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and not node.users and node.name not in kept:
+            module.graph.erase_node(node)
+    names = {node.name for node in module.graph.nodes if node.op == "placeholder"}
+    inputs = [spec for spec in signature.input_specs if getattr(spec.arg, "name", None) in names]
+    outputs = [signature.output_specs[place] for place in places]
+    targets = {spec.target for spec in inputs}
+    in_spec = tree_flatten((tuple(live), {}))[1]
+    calls = ModuleCallSignature([], [], in_spec, tree_flatten(tuple(places))[1])
+    assert program.example_inputs is not None
+    examples = tuple(program.example_inputs[0][place] for place in live)
+    pruned = torch.export.ExportedProgram(
+        module,
+        module.graph,
+        ExportGraphSignature(inputs, outputs),
+        {name: value for name, value in program.state_dict.items() if name in targets},
+        {},
+        [ModuleCallEntry("", calls)],
+        (examples, {}),
+        {name: value for name, value in program.constants.items() if name in targets},
+        verifiers=program.verifiers,
+    )
+    return pruned, live
 
 
 def _output_sources(program: torch.export.ExportedProgram) -> list[int | None]:
