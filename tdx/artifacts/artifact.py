@@ -282,7 +282,7 @@ def _manifest(
             for function in chain.functions
         },
         "operators": dict(operators),
-        "bounds": _output_bounds(chain, operators),
+        "bounds": output_bounds(chain, operators),
         "files": {
             name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
             for name, content in files.items()
@@ -301,7 +301,7 @@ def _entry(entry: ArtifactEntry) -> dict[str, Any]:
     }
 
 
-def _output_bounds(
+def output_bounds(
     chain: ChainFunctions, operators: Mapping[str, float]
 ) -> dict[str, dict[str, float]]:
     """Return the bound of each output: the sum of those of the operators that it depends on.

@@ -303,7 +303,7 @@ class _Chain:
         self._env_actions = [
             normalize_key(key) for key in base.input_spec["full_action_spec"].keys(True, True)
         ]
-        self._actions = actions
+        self._actions = deepcopy(actions)  # a mask in it changes with the stages
         for stage in (*self.stages, *self._untraced):
             stage.__dict__.update({memory: {} for memory in stage.episode_memory})
         self._find_state()
@@ -321,7 +321,9 @@ class _Chain:
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
         if set(_memory_slots(self.stages)) != set(slots):
             new = next(iter(set(_memory_slots(self.stages)) ^ set(slots)))
-            raise _refused(new.stage, self.stages[new.stage], "a step keeps other entries than a reset")
+            raise _refused(
+                new.stage, self.stages[new.stage], "a step keeps other entries than a reset"
+            )
         self._slots: dict[str, _Slot] = {}
         self._initial: dict[str, Tensor] = {}
         self._carried: dict[str, NestedKey] = {}

@@ -96,7 +96,9 @@ class TensorDictPrimer(Transform):
         self.reset_key = None if reset_key is None else normalize_key(reset_key)
         self._mask_key: NestedKey = self.reset_key or "_reset"
         if self._varies or call_before_env_reset:
-            self.why_not_exported = "its values are drawn, computed by a function or read by the env"
+            self.why_not_exported = (
+                "its values are drawn, computed by a function or read by the env"
+            )
         self._primed: dict[NestedKey, Any] = {}
         self._batch_size: torch.Size | None = None
 
