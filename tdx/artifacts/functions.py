@@ -60,6 +60,7 @@ class ArtifactEntry:
         is_observation: True for an output of the observation side that is neither a reward nor a
             done flag nor state.
         is_window: True for a state that is one entry of a window, as of ``CatFrames``.
+        path: Parts of the key without ``next``, which may have dots; empty for a state.
     """
 
     name: str
@@ -70,6 +71,7 @@ class ArtifactEntry:
     description: str
     is_observation: bool = False
     is_window: bool = False
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -664,6 +666,7 @@ class _Chain:
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
         slot = self._slots.get(name)
         is_state = slot is not None or name in self._carried
+        path: tuple[str, ...] = ()
         if slot is not None:
             stage = type(self.stages[slot.stage]).__name__
             key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
@@ -675,7 +678,7 @@ class _Chain:
             description = f"{key} as the last call returned it"
         else:
             names = self._input_names(part) if is_input else self._output_names(part)
-            key = format_key(names[name])
+            path, key = split_key(names[name]), format_key(names[name])
             if part == "act":
                 description = "action of the policy" if is_input else "action for the env"
             else:
@@ -690,7 +693,7 @@ class _Chain:
         is_window = slot is not None and slot.position is not None
         shape = tuple(value.shape)
         return ArtifactEntry(
-            name, key, shape, value.dtype, is_state, description, is_observation, is_window
+            name, key, shape, value.dtype, is_state, description, is_observation, is_window, path
         )
 
     def _check_random(self, function: ExportedFunction) -> None:

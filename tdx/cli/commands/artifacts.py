@@ -50,8 +50,11 @@ def export_chain(
     from tdx.cli.views.artifacts import artifact_view
 
     config = read_pipeline(pipeline)
-    with open_pipeline(config, pipeline) as stack, exportable_env(stack) as env:
-        result = export_chain(env, to, out, split=split, force=force)
+    with (
+        open_pipeline(config, pipeline) as stack,
+        exportable_env(stack, split=split) as (env, left_out),
+    ):
+        result = export_chain(env, to, out, split=split, force=force, left_out=left_out)
     write_view(artifact_view(result), output)
 
 
