@@ -233,7 +233,8 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
         ArgumentError: The stack cannot be converted.
         ChainError: A stage has no counterpart.
     """
-    env, left_out = stack.chain_env, []
+    env = stack.chain_env
+    left_out: list[str] = []
     if env is not None:
         yield env, left_out
         return

@@ -647,8 +647,8 @@ class _Chain:
                 if sources[all_outputs.index(state)] != names.index(state):
                     index = self._slots[state].stage
                     raise _refused(index, self.stages[index], "its inverse keeps state")
-            live = _live_inputs(full, [all_outputs.index(name) for name in outputs])
-            kept_states = [state for state in kept_states if names.index(state) in live]
+            needed = _live_inputs(full, [all_outputs.index(name) for name in outputs])
+            kept_states = [state for state in kept_states if names.index(state) in needed]
         results = [*outputs, *kept_states]
         program, live = _pruned(full, [all_outputs.index(name) for name in results])
         inputs = [names[place] for place in live]

@@ -27,7 +27,9 @@ from tests.artifacts.test_generated_code import run_numpy
 from tests.programs import sample
 
 PAGE = Path(__file__).parents[2] / "docs" / "export-chain.md"
-TABLE = re.compile(r"(?<=\| transform \| forms \| remarks \|\n\| --- \| --- \| --- \|\n)(\| .*\n)+(?=\n|\Z)")
+TABLE = re.compile(
+    r"(?<=\| transform \| forms \| remarks \|\n\| --- \| --- \| --- \|\n)(\| .*\n)+(?=\n|\Z)"
+)
 UPDATE = "run this test with TDX_UPDATE_GOLDEN=1 to update the page"
 NAMES = sorted(info.name for info in load_catalog().transforms)
 

@@ -60,7 +60,7 @@ def find_counterparts(checkpoint: Checkpoint) -> tuple[StepCounterpart, ...]:
     """
     specs = trace_specs(checkpoint)
     found = []
-    for (processor, step), (observations, actions), after in zip(
+    for (processor, step), (observations, _), after in zip(
         checkpoint.stages, specs, specs[1:], strict=False
     ):
         inverse = processor.role == "postprocessor"
