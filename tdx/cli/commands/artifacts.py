@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tdx.artifacts import FORMS
 from tdx.cli.options import Functions, OutputOptions
 from tdx.cli.pipelines import TargetOptions
 
@@ -14,9 +15,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="FORM",
-        autocompletion=lambda: ["pt2", "onnx", "numpy", "cpp"],
-        help="pt2: files of torch.export, onnx: ONNX files, numpy: one Python file, cpp: a C++ "
-        "header.",
+        autocompletion=lambda: list(FORMS),
+        help=f"{', '.join(f'{form}: {title}' for form, title in FORMS.items())}.",
     ),
 ]
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
