@@ -577,6 +577,7 @@ class _Chain:
                 program = program.run_decompositions({})
                 for node in list(program.graph.nodes):
                     node.meta.pop("stack_trace", None)  # paths of this machine
+                    node.meta.pop("from_node", None)  # addresses in this process
                     if str(node.target) == "aten._assert_tensor_metadata.default":
                         program.graph.erase_node(node)  # the dtypes of the inputs are static
                 program.graph_module.recompile()
