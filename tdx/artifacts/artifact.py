@@ -6,9 +6,9 @@ import hashlib
 import io
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import torch
 from tdx.artifacts import verifier
 from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import (
+    SPLIT_HINT,
     ArtifactEntry,
     ChainFunctions,
     chain_functions,
@@ -25,18 +26,28 @@ from tdx.artifacts.functions import (
 )
 from tdx.artifacts.vectors import as_arrays
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
+from tdx.core import TransformedEnv
+from tdx.core.envs import EnvBase
+from tdx.core.transforms import Compose
 from tdx.foundation.container import Container, seal
 from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError, Where
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.foundation.serialization import Result
-from tdx.pipeline import Pipeline
+from tdx.pipeline import Pipeline, StageConfig
+from tdx.specs import Unbounded
 from tdx.stacks.building import build_env
-from tdx.stacks.conversion import Convertible, Missing
+from tdx.stacks.checkpoints.counterparts import find_counterparts
+from tdx.stacks.checkpoints.stack import CheckpointStack
+from tdx.stacks.conversion import ConvertedStage, Convertible, Missing
 from tdx.stacks.native import format_stages
 
 if TYPE_CHECKING:
-    from tdx.envs import EnvBase
+    from tensordict import TensorDictBase
+
+    from tdx.core import StageSpecs
+    from tdx.core.transforms import Transform
     from tdx.stacks import Stack
+    from tdx.stacks.stack import StageInfo
 
 VERIFIER = "verify.py"
 VERSION = 1
@@ -113,6 +124,7 @@ def export_chain(
     split: bool = False,
     force: bool = False,
     name: str = "chain",
+    left_out: Sequence[str] = (),
 ) -> Artifact:
     """Export the chain of an env as files that run without tdx, with a proof.
 
@@ -128,6 +140,7 @@ def export_chain(
         split: Export the stages before the first one that cannot be exported.
         force: Replace an existing artifact.
         name: Name of the chain in the files.
+        left_out: Stages after the chain that are not exported, for the record.
 
     Raises:
         ChainError: A stage or an operator cannot be exported; the error names it.
@@ -144,12 +157,35 @@ def export_chain(
     target = Path(out)
     _check_target(target, force=force)
     load_backend(to)  # before the chain is traced, which takes seconds
-    chain = chain_functions(env, name, format_stages(env, expanded=True), split=split)
-    return write_artifact(chain, to, target)
+    stages, rest = format_stages(env, expanded=True), tuple(left_out)
+    if not stages:
+        raise ChainError("the env has no stages to export", hint="add stages with -t")
+    count = len(stages)
+    while True:
+        try:
+            chain = chain_functions(env, name, stages[:count])
+            return write_artifact(chain, to, target, rest)
+        except ChainError as error:
+            if not split or error.where.stage is None:
+                raise
+            count = error.where.stage
+            if not count:
+                raise ChainError(
+                    f"no stage is left to export: {error.message}", where=error.where
+                ) from error
+            rest = (f"{stages[count]}: {error.message}", *stages[count + 1 :], *left_out)
 
 
-def write_artifact(chain: ChainFunctions, to: str, target: Path) -> Artifact:
+def write_artifact(
+    chain: ChainFunctions, to: str, target: Path, left_out: Sequence[str] = ()
+) -> Artifact:
     """Write the files of a chain, and verify them before they replace a folder.
+
+    Args:
+        chain: Functions of the chain.
+        to: Form: ``pt2``, ``onnx``, ``numpy`` or ``cpp``.
+        target: Folder to write.
+        left_out: Stages after the chain that are not exported, for the record.
 
     Raises:
         ChainError: An operator cannot be expressed, or the files differ from the chain.
@@ -160,7 +196,7 @@ def write_artifact(chain: ChainFunctions, to: str, target: Path) -> Artifact:
     files = backend.files(chain)
     files[VECTORS] = _vectors(chain)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
-    manifest = _manifest(chain, to, operators, files)
+    manifest = _manifest(chain, to, operators, files, left_out)
     with (
         report_write_errors(target, "choose another path", kind=StorageError),
         atomic_folder(target) as folder,
@@ -186,7 +222,7 @@ def write_artifact(chain: ChainFunctions, to: str, target: Path) -> Artifact:
         to,
         chain.digest,
         chain.stages,
-        chain.left_out,
+        tuple(left_out),
         chain.unchanged,
         tuple(function.name for function in chain.functions),
         tuple(chain.initial),
@@ -199,36 +235,88 @@ def write_artifact(chain: ChainFunctions, to: str, target: Path) -> Artifact:
 
 
 @contextmanager
-def exportable_env(stack: Stack) -> Iterator[EnvBase]:
-    """Yield the env of a stack of tdx, or one with the counterparts of the stages of another stack.
+def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBase, list[str]]]:
+    """Yield one env with the chain of a stack, and the stages that it lacks.
+
+    A stack of another library becomes the counterparts of its stages, and several envs with the
+    same stages become one.
+
+    Args:
+        stack: The stack.
+        split: Leave out the first stage without a counterpart, and those after it. Of a checkpoint
+            the steps that map text only are left out, not what follows them.
 
     Raises:
-        ArgumentError: The stack cannot be converted, or a stage has no counterpart.
+        ArgumentError: The stack cannot be converted.
+        ChainError: A stage has no counterpart.
     """
     env = stack.chain_env
+    left_out: list[str] = []
     if env is not None:
-        yield env
+        yield env, left_out
+        return
+    if isinstance(stack, CheckpointStack):
+        transforms: list[Transform] = []
+        for info, step in zip(stack.stages, find_counterparts(stack.checkpoint), strict=True):
+            if isinstance(step.transforms, Missing):
+                left_out.append(_left_out(info, step.transforms, split=split))
+                if step.is_text:
+                    continue
+                left_out += stack.calls[info.index + 1 :]
+                break
+            transforms += step.transforms
+        env = TransformedEnv(_SpecsEnv(stack.specs()[0]), Compose(*transforms))
+        yield env, left_out
         return
     if not isinstance(stack, Convertible):
         raise ArgumentError(
             f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
-            hint="name an env with a chain of tdx, Gymnasium or Stable-Baselines3",
+            hint="name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint",
         )
     converted = stack.convert()
+    configs: list[StageConfig] = []
+    last = -1
     for stage in converted.stages:
         if isinstance(stage.result, Missing):
-            raise ChainError(
-                f"has no counterpart: {stage.result.reason}",
-                where=Where(stage=stage.index, transform=stage.name),
-                hint=stage.result.advice,
-            )
-    last = len(converted.stages) - 1
-    configs = tuple(config for stage in converted.stages for config in stage.stages)
-    built = build_env(Pipeline(converted.env_up_to(last), configs))
+            left_out.append(_left_out(stage, stage.result, split=split))
+            left_out += [later.call for later in converted.stages[stage.index + 1 :]]
+            break
+        last, configs = stage.index, [*configs, *stage.stages]
+    single = replace(converted.env_up_to(last), num_envs=None)
+    built = build_env(Pipeline(single, tuple(configs)))
     try:
-        yield built
+        yield built, left_out
     finally:
         built.close()
+
+
+class _SpecsEnv(EnvBase):
+    """The robot of a checkpoint, of which only the specs are known."""
+
+    def __init__(self, specs: StageSpecs) -> None:
+        super().__init__()
+        self.observation_spec = specs.output_spec["full_observation_spec"]
+        self.action_spec = specs.input_spec["full_action_spec"]
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        raise NotImplementedError
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        raise NotImplementedError
+
+    def _set_seed(self, seed: int | None) -> None:
+        raise NotImplementedError
+
+
+def _left_out(stage: StageInfo | ConvertedStage, missing: Missing, *, split: bool) -> str:
+    if not split:
+        raise ChainError(
+            f"has no counterpart: {missing.reason}",
+            where=Where(stage=stage.index, transform=stage.name),
+            hint=f"{missing.advice}, or {SPLIT_HINT}",
+        )
+    return f"{stage.call}: it has no counterpart: {missing.reason}"
 
 
 def _check_target(target: Path, *, force: bool) -> None:
@@ -251,7 +339,11 @@ def _vectors(chain: ChainFunctions) -> bytes:
 
 
 def _manifest(
-    chain: ChainFunctions, form: str, operators: Mapping[str, float], files: Mapping[str, bytes]
+    chain: ChainFunctions,
+    form: str,
+    operators: Mapping[str, float],
+    files: Mapping[str, bytes],
+    left_out: Sequence[str],
 ) -> dict[str, Any]:
     return {
         "artifact": VERSION,
@@ -259,7 +351,7 @@ def _manifest(
         "name": chain.name,
         "digest": chain.digest,
         "stages": list(chain.stages),
-        "left_out": list(chain.left_out),
+        "left_out": list(left_out),
         "unchanged": list(chain.unchanged),
         "torch": torch.__version__,
         "functions": {
@@ -282,6 +374,7 @@ def _entry(entry: ArtifactEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
         "key": entry.key,
+        "path": list(entry.path),
         "shape": list(entry.shape),
         "dtype": str(entry.dtype).removeprefix("torch."),
         "state": entry.is_state,

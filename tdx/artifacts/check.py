@@ -25,7 +25,7 @@ from tdx.foundation.errors import (
     TdxError,
     get_first_line,
 )
-from tdx.foundation.keys import normalize_key
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.serialization import Result
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ def _compare_with(
                         if entry["state"]:
                             state[entry["name"]] = value
                             continue
-                        key = key_name(
-                            normalize_key(tuple(entry["key"].removeprefix("next.").split(".")))
-                        )
+                        key = key_name(normalize_key(entry["path"]))
                         records = outputs.setdefault((lane, key), {})
                         place = (episode, at - 1 if at else None)
                         records.setdefault(place, []).append(torch.from_numpy(value.copy()))
@@ -178,8 +176,8 @@ def _call(
         if entry["state"]:
             values.append(state[entry["name"]])
             continue
-        key = entry["key"].removeprefix("next.")
-        value = given.get(key_name(normalize_key(tuple(key.split(".")))))
+        key = format_key(tuple(entry["path"]))
+        value = given.get(key_name(normalize_key(entry["path"])))
         if value is None:
             raise ArgumentError(
                 f"the contract has no {key!r}, which {name} of the artifact takes",

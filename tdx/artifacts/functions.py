@@ -40,7 +40,7 @@ from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
 
-_HINT = "export the part before it: --split"
+SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
 
 
@@ -59,6 +59,7 @@ class ArtifactEntry:
         is_observation: True for an output of the observation side that is neither a reward nor a
             done flag nor state.
         is_window: True for a state that is one entry of a window, as of ``CatFrames``.
+        path: Parts of the key without ``next``, which may have dots; empty for a state.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ArtifactEntry:
     description: str
     is_observation: bool = False
     is_window: bool = False
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,6 @@ class ChainFunctions:
         stages: One line per stage that is exported.
         functions: ``reset`` and ``step``; ``act`` if a stage maps actions.
         initial: State before the first reset, by name.
-        left_out: One line per stage after the exported part, and why the first one is left out.
         unchanged: Keys of rewards and done flags that the chain passes on as they are; the
             functions leave them out.
         calls: Reference vectors: what the chain itself returns in a few episodes. The functions
@@ -125,7 +126,6 @@ class ChainFunctions:
     stages: tuple[str, ...]
     functions: tuple[ExportedFunction, ...]
     initial: Mapping[str, Tensor] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     calls: tuple[ReferenceCall, ...] = ()
 
@@ -146,19 +146,16 @@ def stage_of(node: Node) -> tuple[int, str] | None:
     return None
 
 
-def chain_functions(
-    env: EnvBase, name: str, stages: Sequence[str], *, split: bool = False
-) -> ChainFunctions:
-    """Export the chain of an env.
+def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunctions:
+    """Export the first stages of the chain of an env.
 
     Args:
         env: Env with its chain, for one env. It is not stepped, and stays unchanged.
         name: Identifier of the chain.
-        stages: One line per stage, nested chains in their place.
-        split: Export the stages before the first one that cannot be exported.
+        stages: One line for each stage to export, nested chains in their place.
 
     Raises:
-        ChainError: A stage cannot be exported; the error names it. Or no stage is left.
+        ChainError: A stage cannot be exported; the error names it.
     """
     env.output_spec  # noqa: B018 - binds the stages to the specs
     base, flat = flatten_chain(env)
@@ -167,37 +164,21 @@ def chain_functions(
             f"a chain is exported for one env, but the env has the batch {tuple(base.batch_size)}",
             hint="export the chain of a single env",
         )
-    if not flat:
-        raise ChainError("the env has no stages to export", hint="add stages with -t")
-    count, error = _exportable_stages(base, flat)
-    if error is not None and not split:
-        raise error
-    while count:
-        try:
-            left_out = tuple(stages[count:])
-            if error is not None:
-                left_out = (f"{left_out[0]}: {error.message}", *left_out[1:])
-            return _Chain(base, flat[:count]).build(name, tuple(stages[:count]), left_out)
-        except ChainError as stop:
-            if not split or stop.where.stage is None:
-                raise
-            count, error = stop.where.stage, stop
-    assert error is not None
-    raise ChainError(f"no stage is left to export: {error.message}", where=error.where)
-
-
-def _exportable_stages(base: EnvBase, stages: Sequence[Transform]) -> tuple[int, ChainError | None]:
-    """Return how many stages declare that they can be exported, and the error of the next one."""
-    for index, stage in enumerate(stages):
+    parts = flat[: len(stages)]
+    for index, stage in enumerate(parts):
         reason = stage.why_not_exported
         if reason is None and stage.steps_env:
             reason = "it steps the env"
         if reason is None and stage.changes_batch:
             reason = "it changes the batch"
         if reason is not None:
-            where = Where(stage=index, transform=type(stage).__name__)
-            return index, ChainError(f"cannot be exported: {reason}", where=where, hint=_HINT)
-    return len(stages), None
+            raise _refused(index, stage, reason)
+    return _Chain(base, parts).build(name, tuple(stages))
+
+
+def _refused(index: int, stage: Transform, reason: str) -> ChainError:
+    where = Where(stage=index, transform=type(stage).__name__)
+    return ChainError(f"cannot be exported: {reason}", where=where, hint=SPLIT_HINT)
 
 
 # State of the stages
@@ -327,7 +308,7 @@ class _Chain:
         self._env_actions = [
             normalize_key(key) for key in base.input_spec["full_action_spec"].keys(True, True)
         ]
-        self._actions = actions
+        self._actions = deepcopy(actions)  # a mask in it changes with the stages
         for stage in (*self.stages, *self._untraced):
             stage.__dict__.update({memory: {} for memory in stage.episode_memory})
         self._find_state()
@@ -345,7 +326,9 @@ class _Chain:
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
         if set(_memory_slots(self.stages)) != set(slots):
             new = next(iter(set(_memory_slots(self.stages)) ^ set(slots)))
-            raise self._refused(new.stage, "a step keeps other entries than a reset")
+            raise _refused(
+                new.stage, self.stages[new.stage], "a step keeps other entries than a reset"
+            )
         self._slots: dict[str, _Slot] = {}
         self._initial: dict[str, Tensor] = {}
         self._carried: dict[str, NestedKey] = {}
@@ -373,10 +356,6 @@ class _Chain:
     def _unique(self, name: str) -> str:
         known = {*self._slots, *self._carried}
         return name if name not in known else f"{name}_{len(known)}"
-
-    def _refused(self, index: int, reason: str) -> ChainError:
-        where = Where(stage=index, transform=type(self.stages[index]).__name__)
-        return ChainError(f"cannot be exported: {reason}", where=where, hint=_HINT)
 
     def _apply(
         self,
@@ -487,9 +466,7 @@ class _Chain:
 
     # Building
 
-    def build(
-        self, name: str, stages: tuple[str, ...], left_out: tuple[str, ...]
-    ) -> ChainFunctions:
+    def build(self, name: str, stages: tuple[str, ...]) -> ChainFunctions:
         """Export each function, without the inputs and states that no result depends on."""
         names = ["reset", "step"]
         if any(stage.invertible for stage in self.stages):
@@ -513,7 +490,7 @@ class _Chain:
         initial = {state: self._initial[state] for state in states if state in used}
         digest = _digest(stages, functions, initial)
         calls = self._prove(functions, initial)
-        return ChainFunctions(name, digest, stages, functions, initial, left_out, flags, calls)
+        return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
 
     def _prove(
         self, functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
@@ -602,6 +579,7 @@ class _Chain:
             program = program.run_decompositions({})
         for node in list(program.graph.nodes):
             node.meta.pop("stack_trace", None)  # paths of this machine
+            node.meta.pop("from_node", None)  # addresses in this process
             if str(node.target) == "aten._assert_tensor_metadata.default":
                 program.graph.erase_node(node)  # the dtypes of the inputs are static
         program.graph_module.recompile()
@@ -629,7 +607,7 @@ class _Chain:
                         f"torch.export cannot trace {part}: {get_first_line(error)}"
                     ) from error
                 reason = f"torch.export cannot trace its {part}: {get_first_line(error)}"
-                raise self._refused(index, reason) from error
+                raise _refused(index, self.stages[index], reason) from error
             finally:
                 self._forget()
 
@@ -684,9 +662,10 @@ class _Chain:
             sources = _output_sources(full)
             for state in self._slots:
                 if sources[all_outputs.index(state)] != names.index(state):
-                    raise self._refused(self._slots[state].stage, "its inverse keeps state")
-            live = _live_inputs(full, [all_outputs.index(name) for name in outputs])
-            kept_states = [state for state in kept_states if names.index(state) in live]
+                    index = self._slots[state].stage
+                    raise _refused(index, self.stages[index], "its inverse keeps state")
+            needed = _live_inputs(full, [all_outputs.index(name) for name in outputs])
+            kept_states = [state for state in kept_states if names.index(state) in needed]
         results = [*outputs, *kept_states]
         live = _live_inputs(full, [all_outputs.index(name) for name in results])
         inputs = [name for place, name in enumerate(names) if place in live]
@@ -705,6 +684,7 @@ class _Chain:
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
         slot = self._slots.get(name)
         is_state = slot is not None or name in self._carried
+        path: tuple[str, ...] = ()
         if slot is not None:
             stage = type(self.stages[slot.stage]).__name__
             key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
@@ -716,7 +696,7 @@ class _Chain:
             description = f"{key} as the last call returned it"
         else:
             names = self._input_names(part) if is_input else self._output_names(part)
-            key = format_key(names[name])
+            path, key = split_key(names[name]), format_key(names[name])
             if part == "act":
                 description = "action of the policy" if is_input else "action for the env"
             else:
@@ -731,14 +711,14 @@ class _Chain:
         is_window = slot is not None and slot.position is not None
         shape = tuple(value.shape)
         return ArtifactEntry(
-            name, key, shape, value.dtype, is_state, description, is_observation, is_window
+            name, key, shape, value.dtype, is_state, description, is_observation, is_window, path
         )
 
     def _check_random(self, function: ExportedFunction) -> None:
         for node in function.program.graph.nodes:
             if node.op == "call_function" and _RANDOM.match(str(node.target)):
-                stage = stage_of(node)
-                raise self._refused(stage[0] if stage else 0, "it draws random numbers")
+                index = (stage_of(node) or (0, ""))[0]
+                raise _refused(index, self.stages[index], "it draws random numbers")
 
 
 def _frozen(stage: Transform) -> Transform:

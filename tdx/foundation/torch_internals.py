@@ -24,6 +24,7 @@ __all__ = [
     "forward_hooks",
     "has_hooks",
     "in_place_count",
+    "is_exporting",
     "is_profiler_enabled",
     "tree_flatten",
     "tree_map",
@@ -47,6 +48,12 @@ def in_place_count(value: object) -> int | None:
     if not isinstance(value, Tensor) or value.is_inference():
         return None
     return value._version
+
+
+def is_exporting() -> bool:
+    """Return True while ``torch.export`` traces; before torch 2.7 also in ``torch.compile``."""
+    tracing = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return bool(tracing())
 
 
 def forward_hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:

@@ -65,6 +65,15 @@ def test_the_artifact_verifies_itself_without_tdx(artifact: Path) -> None:
     assert result.stdout == "verified: 64 calls are within the stated bounds\n"
 
 
+def test_two_exports_are_equal(artifact: Path, tmp_path: Path) -> None:
+    export_chain(pendulum(), "pt2", tmp_path / "chain")
+    files = [
+        {path.name: path.read_bytes() for path in folder.iterdir()}
+        for folder in (artifact, tmp_path / "chain")
+    ]
+    assert files[0] == files[1]
+
+
 def test_state_is_an_input_and_an_output(artifact: Path) -> None:
     step = json.loads((artifact / MANIFEST).read_text())["functions"]["step"]
     state = [entry["name"] for entry in step["inputs"] if entry["state"]]

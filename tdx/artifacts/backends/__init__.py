@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from tdx.artifacts import FORMS
 from tdx.artifacts.backends.interface import Backend
 from tdx.foundation.errors import (
     MissingPackageError,
@@ -11,8 +12,6 @@ from tdx.foundation.errors import (
     did_you_mean,
     install_extra,
 )
-
-BACKENDS = ("pt2", "onnx", "numpy", "cpp")
 
 
 def load_backend(name: str) -> Backend:
@@ -33,7 +32,7 @@ def load_backend(name: str) -> Backend:
         case "cpp":
             from tdx.artifacts.backends.cpp import backend
         case _:
-            hint = did_you_mean(name, BACKENDS, otherwise=f"one of {', '.join(BACKENDS)}")
+            hint = did_you_mean(name, FORMS, otherwise=f"one of {', '.join(FORMS)}")
             raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
     for package in backend.packages:
         if find_spec(package) is None:
@@ -44,4 +43,4 @@ def load_backend(name: str) -> Backend:
     return backend
 
 
-__all__ = ["BACKENDS", "Backend", "load_backend"]
+__all__ = ["Backend", "load_backend"]

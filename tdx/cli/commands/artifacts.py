@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tdx.artifacts import FORMS
 from tdx.cli.options import Functions, OutputOptions
 from tdx.cli.pipelines import TargetOptions
 
@@ -14,9 +15,8 @@ To = Annotated[
     typer.Option(
         "--to",
         metavar="FORM",
-        autocompletion=lambda: ["pt2", "onnx", "numpy", "cpp"],
-        help="pt2: files of torch.export, onnx: ONNX files, numpy: one Python file, cpp: a C++ "
-        "header.",
+        autocompletion=lambda: list(FORMS),
+        help=f"{', '.join(f'{form}: {title}' for form, title in FORMS.items())}.",
     ),
 ]
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
@@ -50,8 +50,11 @@ def export_chain(
     from tdx.cli.views.artifacts import artifact_view
 
     config = read_pipeline(pipeline)
-    with open_pipeline(config, pipeline) as stack, exportable_env(stack) as env:
-        result = export_chain(env, to, out, split=split, force=force)
+    with (
+        open_pipeline(config, pipeline) as stack,
+        exportable_env(stack, split=split) as (env, left_out),
+    ):
+        result = export_chain(env, to, out, split=split, force=force, left_out=left_out)
     write_view(artifact_view(result), output)
 
 

@@ -91,8 +91,11 @@ class Transform(ChainMember):
     steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
-    why_not_exported: ClassVar[str | None] = None
-    """Why ``tdx export-chain`` refuses it, such as a clock that it reads; ``None``: it does not."""
+    why_not_exported: str | None = None
+    """Why ``tdx export-chain`` refuses it, such as a clock that it reads; ``None``: it does not.
+
+    An instance may differ from its class.
+    """
 
     needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""

@@ -97,14 +97,15 @@ def why_unchanged(step: Step, key: str, feature: Feature) -> str | None:
         ``None`` if it normalizes the feature, or is not meant to.
     """
     mode = step.mode_of(key, feature)
-    if mode in UNSCALED or not _is_selected(step, key):
+    if mode in UNSCALED or not is_selected(step, key):
         return None
     if step.key_of(key, feature) not in step.statistics:
         return f"{mode} needs statistics of {key!r}, and it has none"
     return None
 
 
-def _is_selected(step: Step, key: str) -> bool:
+def is_selected(step: Step, key: str) -> bool:
+    """Return True unless a normalizer leaves an observation out."""
     keys = step.config.get("normalize_observation_keys")
     return not isinstance(keys, list) or key in keys
 
@@ -122,7 +123,7 @@ def normalize(step: Step, sample: SampleEntries, *, inverse: bool) -> SampleEntr
     """
     result = dict(sample)
     for key, feature in step.features.items():
-        if feature.kind != "ACTION" and key in result and _is_selected(step, key):
+        if feature.kind != "ACTION" and key in result and is_selected(step, key):
             result[key] = _scale(step, key, feature.kind, _array(result[key]), inverse=inverse)
     if result.get(ACTION) is not None:
         # The action has one key, whatever the features call it.
@@ -135,7 +136,7 @@ def _normalized_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     scaled = {
         step.key_of(key, feature)
         for key, feature in step.features.items()
-        if step.mode_of(key, feature) not in UNSCALED and _is_selected(step, key)
+        if step.mode_of(key, feature) not in UNSCALED and is_selected(step, key)
     } & step.statistics.keys()
     dtype = "float64" if step.name in WIDENING else None
     result = {
@@ -149,11 +150,28 @@ def _normalized_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     return result
 
 
-def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> Array:
+def scaling_of(
+    step: Step, key: str, kind: str, dtype: np.dtype, *, inverse: bool
+) -> tuple[str, Array, Array] | None:
+    """Return mode, offset and width by which a step scales a feature.
+
+    Args:
+        step: A normalizer or unnormalizer.
+        key: Key of the feature in samples.
+        kind: Kind of the feature.
+        dtype: Dtype of its values, in which the step computes.
+        inverse: Unnormalize.
+
+    Returns:
+        ``None`` if it does not scale the feature.
+
+    Raises:
+        ArgumentError: The mode is unknown, or one of its statistics is missing.
+    """
     mode = step.modes.get(kind, IDENTITY)
     statistics = step.statistics.get(key)
     if mode == IDENTITY or statistics is None:
-        return value
+        return None
     names = STATISTICS.get(mode)
     if names is None:
         raise ArgumentError(
@@ -165,23 +183,33 @@ def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> A
             f"{step.name} needs {missing[0]!r} of {key!r} for {mode}",
             hint="compute the statistics of the dataset again",
         )
-    low, high = (statistics[name].astype(value.dtype) for name in names)
-    for name in names:
+    low, high = (statistics[name].astype(dtype) for name in names)
+    eps = dtype.type(_number(step.config.get("eps"), 1e-8))
+    if mode == "MEAN_STD":
+        return mode, low, high if inverse else high + eps
+    width = high - low
+    return mode, low, np.where(width == 0, eps, width)
+
+
+def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> Array:
+    scaling = scaling_of(step, key, kind, value.dtype, inverse=inverse)
+    if scaling is None:
+        return value
+    mode, low, width = scaling
+    for name in STATISTICS[mode]:
+        shape = step.statistics[key][name].shape
         try:
-            np.broadcast_shapes(statistics[name].shape, value.shape)
+            np.broadcast_shapes(shape, value.shape)
         except ValueError:
-            shapes = list(statistics[name].shape), list(value.shape)
             raise ArgumentError(
-                f"{name!r} of {key!r} has the shape {shapes[0]}, and the value {shapes[1]}",
+                f"{name!r} of {key!r} has the shape {list(shape)}, and the value "
+                f"{list(value.shape)}",
                 hint="load the statistics of this robot, or compute them again",
             ) from None
-    eps = value.dtype.type(_number(step.config.get("eps"), 1e-8))
     one = value.dtype.type(1)
     two = value.dtype.type(2)
     if mode == "MEAN_STD":
-        return value * high + low if inverse else (value - low) / (high + eps)
-    width = high - low
-    width = np.where(width == 0, eps, width)
+        return value * width + low if inverse else (value - low) / width
     if not inverse:
         return two * (value - low) / width - one
     # The two orders of operations differ in the last bit.

@@ -21,6 +21,7 @@ from tdx.core.transforms.spec_maps import with_entries
 from tdx.core.transforms.validation import check_choice
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.torch_internals import is_exporting
 from tdx.specs import (
     Categorical,
     Composite,
@@ -102,6 +103,7 @@ class ActionDiscretizer(ActionTransform):
         self.categorical = categorical
         if self.sampling is self.SamplingStrategy.RANDOM:
             self.time_behavior = TimeBehavior.CONTROL
+            self.why_not_exported = "it draws random numbers"
         self._counts: list[int] = []
         self._is_scalar = False
         # Relative position of the value of each bin in the range, from 0 to 1: [elements, bins].
@@ -156,8 +158,9 @@ class ActionDiscretizer(ActionTransform):
             blocks = action.split(self._counts, -1)
             return torch.stack([block.to(torch.uint8).argmax(-1) for block in blocks], -1)
         bins = action.long().unsqueeze(-1) if self._is_scalar else action.long()
-        # On an accelerator the host would wait for the values.
-        if bins.device.type == "cpu" and ((bins < 0) | (bins >= torch.tensor(self._counts))).any():
+        # On an accelerator the host would wait for the values, and a graph cannot raise.
+        is_checked = bins.device.type == "cpu" and not is_exporting()
+        if is_checked and ((bins < 0) | (bins >= torch.tensor(self._counts))).any():
             raise ArgumentError(
                 f"the action has a bin index that is out of range for {self._counts} bins",
                 hint="bin indices start at 0",

@@ -15,6 +15,7 @@ from tdx.core.transforms.spec_maps import map_leaves, require_keys
 from tdx.foundation.errors import ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.tensordicts import read
+from tdx.foundation.torch_internals import is_exporting
 from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 
 Maskable = Categorical | MultiCategorical | MultiOneHot | OneHot
@@ -47,7 +48,6 @@ class ActionMask(Transform):
         1
     """
 
-    why_not_exported = "it changes the spec of the action, not its values"
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
@@ -96,7 +96,8 @@ class ActionMask(Transform):
         given, mask = read(source, self.mask_key), self._mask
         if given is None:
             raise self._missing_key(self.mask_key, source)
-        if mask is None:
+        # The mask restricts the spec of the action; an exported chain has no spec.
+        if mask is None or is_exporting():
             return
         if given.shape != mask.shape:
             raise self._wrong_shape(given.shape, mask.shape)

@@ -89,7 +89,6 @@ class R3MTransform(Transform):
         torch.Size([2, 512])
     """
 
-    why_not_exported = "export its network with torch.export"
     _is_verified = True
     # Convolutions round in another way for another number of images.
     mixes_rows = True

@@ -64,7 +64,6 @@ class TensorDictPrimer(Transform):
         torch.Size([3, 2])
     """
 
-    why_not_exported = "it may draw random numbers, or call a function of the user"
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
@@ -96,6 +95,10 @@ class TensorDictPrimer(Transform):
             )
         self.reset_key = None if reset_key is None else normalize_key(reset_key)
         self._mask_key: NestedKey = self.reset_key or "_reset"
+        if self._varies or call_before_env_reset:
+            self.why_not_exported = (
+                "its values are drawn, computed by a function or read by the env"
+            )
         self._primed: dict[NestedKey, Any] = {}
         self._batch_size: torch.Size | None = None
 
@@ -256,11 +259,15 @@ class TensorDictPrimer(Transform):
                 write(next_tensordict, key, value)
         return next_tensordict
 
-    def make_chunk_kernel(self) -> ChunkKernel | None:
+    @property
+    def _varies(self) -> bool:
+        """True if two resets may write different values."""
         default = self.default_value
         values = default.values() if isinstance(default, Mapping) else (default,)
-        varies = self.random or any(map(callable, values))
-        if varies or self.call_before_env_reset or self._batch_size is None:
+        return bool(self.random) or any(map(callable, values))
+
+    def make_chunk_kernel(self) -> ChunkKernel | None:
+        if self._varies or self.call_before_env_reset or self._batch_size is None:
             return None
         keys = tuple(_leaves(self.primers))
         return ChunkKernel(self._run_chunk, writes=keys, root=keys, scan=True)

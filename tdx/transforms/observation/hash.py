@@ -43,6 +43,7 @@ class Hash(UnaryTransform):
         torch.Size([32])
     """
 
+    why_not_exported = "it computes hashes in Python"
     _is_verified = True
 
     def __init__(

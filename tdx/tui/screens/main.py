@@ -26,6 +26,7 @@ from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
+from tdx.tui.files.artifacts import ExportCommands
 from tdx.tui.input_queue import InputQueue
 from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
@@ -164,6 +165,7 @@ class MainScreen(FocusGuard):
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
         self.contracts = ContractCommands(self, workspace)
+        self.exports = ExportCommands(self, workspace)
         self.repairs = Repairs(self, workspace)
 
     def compose(self) -> ComposeResult:
@@ -410,12 +412,14 @@ class MainScreen(FocusGuard):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the key that cancels to others unless a worker records or repairs."""
         if action == "cancel_command":
-            return self.contracts.is_freezing or self.repairs.is_running
+            commands = self.contracts.is_freezing, self.repairs.is_running, self.exports.is_running
+            return any(commands)
         return super().check_action(action, parameters)
 
     def action_cancel_command(self) -> None:
         self.contracts.cancel()
         self.repairs.cancel()
+        self.exports.cancel()
 
     def action_check(self) -> None:
         def report(problem: Problem | None) -> None:
