@@ -190,19 +190,8 @@ def _raise(report: ContractReport) -> None:
     lines = [f"{report.target} {what} {report.reference} ({report.coverage})", *report.excluded]
     missed = () if report.evaluation else report.training_only
     for each in (*report.differences, *missed):
-        lines.append(f"{each.code} {each.kind}: {each.sentence}")
-        if each.size is not None:
-            lines.append(f"  {each.key} differs by up to {each.size:.4g}")
-        if each.effect:
-            lines.append(f"  values: {each.effect}")
-        if each.smallest is not None:
-            lines.append(f"  smallest case: {each.smallest.text}")
-            if each.smallest.inputs:
-                lines.append(f"    the stage received: {each.smallest.inputs}")
-        if each.state is not None and each.state.text not in each.message:
-            lines.append(f"  state: {each.state.text}")
-        if each.hint:
-            lines.append(f"  hint: {each.hint}")
+        lines.append(f"{each.title}: {each.sentence}")
+        lines += [f"  {name}: {text}" for name, text in each.details()]
         lines += [f"  {row}" for row in each.examples]
     lines += [f"allowed: {each.sentence}" for each in report.allowed]
     if report.follows:

@@ -164,7 +164,10 @@ def diff_stacks(
 
 
 def explain_differences(
-    report: DiffReport, stacks: Sequence[Callable[[], Stack]], seed: int = 0
+    report: DiffReport,
+    stacks: Sequence[Callable[[], Stack]],
+    seed: int = 0,
+    noun: str = "reference",
 ) -> DiffReport:
     """Return a comparison with the stages that differ first, and the kind of each difference.
 
@@ -172,6 +175,7 @@ def explain_differences(
         report: Comparison whose sides differ.
         stacks: Functions that open both sides.
         seed: Seed of the reference steps.
+        noun: What messages call the first side.
     """
     from tdx.contracts import diff_stacks as compare_stacks
     from tdx.foundation.errors import TdxError
@@ -180,13 +184,18 @@ def explain_differences(
     try:
         with ExitStack() as opened:
             one, other = (opened.enter_context(closing(open_side())) for open_side in stacks)
-            found = compare_stacks(one, other, seed=seed)
+            found = compare_stacks(one, other, seed=seed, noun=noun)
     except TdxError as error:
         note = f"the differences are not explained: {error.message}"
         return replace(report, notes=(*report.notes, note))
     steps = count_text(found.steps, "reference step")
     note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"
-    return replace(report, differences=found.causes, notes=(*report.notes, note))
+    return replace(
+        report,
+        differences=found.causes,
+        follows=found.follows,
+        notes=(*report.notes, note),
+    )
 
 
 def _open_sides(
@@ -212,7 +221,8 @@ def _open_sides(
         return contract, opened.enter_context(_open(b, samples, allow_code))
     one = opened.enter_context(_open(a, samples, allow_code))
     other = opened.enter_context(_open(b, samples, allow_code))
-    return freeze(one, seed=seed or 0, compare=get_args(Part)), other
+    contract = freeze(one, seed=seed or 0, compare=get_args(Part))
+    return replace(contract, noun="reference"), other
 
 
 @contextmanager

@@ -153,11 +153,6 @@ def _golden_records(
         for name in dict.fromkeys(names)
         if (value := value_of(side, name, inside)) is not None and not value.digests
     }
-    places = [
-        (episode, step if step >= 0 else None)
-        for episode, segment in enumerate(sides[0].inputs)
-        for step in range(-1 if lane == "forward" else 0, segment.steps)
-    ]
     expected, obtained = (
         value.whole if is_whole and value.whole is not None else value.numbers
         for value in (one, other)
@@ -170,13 +165,14 @@ def _golden_records(
     )
     # The target may have fewer sub-envs.
     rows = min(expected.shape[1], obtained.shape[1])
-    for record, (episode, step) in enumerate(places):
-        if record < min(len(expected), len(obtained)):
-            inputs = {
-                name: value[record] for name, value in received.items() if record < len(value)
-            }
+    # Rewards have no record of a reset, so observations do not stand beside them.
+    received = {name: value for name, value in received.items() if len(value) == len(expected)}
+    for record, (place, *_) in enumerate(sides[0].row_places(lane, len(expected), 1)):
+        if record < len(obtained):
             yield _Record(
-                expected[record, :rows], obtained[record, :rows], 0, episode, step, inputs, strides
+                *(expected[record, :rows], obtained[record, :rows], 0, place.episode, place.step),
+                {name: value[record] for name, value in received.items()},
+                strides,
             )
 
 

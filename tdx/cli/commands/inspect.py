@@ -448,7 +448,7 @@ def diff(
             report = compare_checkpoints(*checkpoints, recorded, progress)
         if not report.same:
             opened = [partial(CheckpointStack, side, recorded) for side in checkpoints]
-            report = explain_differences(report, opened)
+            report = explain_differences(report, opened, noun="first checkpoint")
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if is_descriptor(b):
@@ -523,7 +523,10 @@ def diff(
             is_explained = not replace(report, values=()).same
         if is_explained and steps != 0:
             stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
-            report = explain_differences(report, stacks, seed or 0)
+            noun = "reference"
+            if Path(a).is_dir():
+                noun = "first dump" if Path(b).is_dir() else "dump"
+            report = explain_differences(report, stacks, seed or 0, noun)
         if recorded_steps is not None and report.steps != recorded_steps:
             note = f"only {report.steps or 0:,} of {recorded_steps:,} steps are compared"
             report = replace(report, notes=(*report.notes, note))

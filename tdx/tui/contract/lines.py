@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from tdx.compare.report import ContractReport
+from tdx.compare.report import RECEIVED, ContractReport
 from tdx.tui.contract.messages import (
     Comparison,
     KeyValues,
@@ -167,7 +167,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
         names = dict.fromkeys(name for side in sides for name in side.unlisted)
         if names:
             compared = " and ".join(report.compare)
-            text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
+            text = f"writes {', '.join(names)}, not compared: the {report.noun} compares {compared}"
             parts.append(Content.styled(text, "dim"))
         parts += _stage_lines(stage, width)
         if stage.a is not None and stage.a.index < 0:
@@ -200,18 +200,11 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
         sign = FIRST if is_first else "≠" if is_cause else "↳"
         style = "bold $error" if is_cause else "$warning"
         where = "first difference  " if is_first else ""
-        yield Content.assemble((f"{sign} {where}{difference.code} {difference.kind}", style))
-        has_size = difference.size is None or "up to" in difference.message
-        size = "" if has_size else f" (up to {difference.size:.4g})"
-        yield Content(f"{difference.sentence}{size}")
-        if difference.effect:
-            yield Content(difference.effect)
-        if difference.smallest is not None:
-            yield Content(f"smallest case: {difference.smallest.text}")
-        if difference.state is not None and difference.state.text not in difference.message:
-            yield Content(difference.state.text)
-        if difference.hint:
-            yield Content.styled(f"→ {difference.hint}", "dim")
+        yield Content.assemble((f"{sign} {where}{difference.title}", style))
+        yield Content(difference.sentence)
+        for name, text in difference.details():
+            indent = "  " if name == RECEIVED else ""
+            yield Content.assemble((f"{indent}{name}: ", "dim"), text)
     if shown and report.first is not None and shown[0] not in report.causes:
         yield Content.styled(f"follows from {report.first.place}", "dim")
 

@@ -112,9 +112,10 @@ def _read_reference(name: str, allow_code: bool, samples: str | None) -> Contrac
             f"{name} has no contract.yaml",
             hint="give a folder that a contract was written to, or a policy checkpoint",
         )
+    pipeline = Pipeline(EnvConfig(name))
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
-        return _freeze(PipelineFile.load(path).pipeline, allow_code, samples)
-    return _freeze(Pipeline(EnvConfig(name)), allow_code, samples)
+        pipeline = PipelineFile.load(path).pipeline
+    return replace(_freeze(pipeline, allow_code, samples), noun="reference")
 
 
 # Plain data for the app
