@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from tdx.compare.values import Tolerance, Values
 
 
+_KINDS_OF_EDITS: Mapping[str, DifferenceKind] = {
+    "permutation": "feature order",
+    "channel order": "feature order",
+    "axis order": "feature order",
+    "flip": "feature order",
+    "range": "scale",
+    "scale": "scale",
+    "feature scale": "scale",
+}
+
+
+def kind_of_edits(explanation: Explanation) -> DifferenceKind | None:
+    """Return the kind of a difference of values, as its edits show it; ``None``: they do not."""
+    edits = explanation.edits[0], *explanation.alternatives
+    kinds = (_KINDS_OF_EDITS.get(edit.kind) for edit in edits)
+    return next((kind for kind in kinds if kind is not None), None)
+
+
 RECEIVED = "the stage received"
 """Name of a detail that belongs to the one before it."""
 

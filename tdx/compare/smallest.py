@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.compare.replay import Replayed
+    from tdx.compare.rollouts import Record
 
 _MAX_SHOWN = 8
 """Numbers of a received vector that are shown."""
@@ -85,6 +86,33 @@ def find_smallest(
                 rows = 1 if replayed is None else replayed.run.shared_rows
                 return _case(name, record, differing, is_one_of_several=rows > 1)
     return None
+
+
+def smallest_of_record(
+    key: str,
+    record: Record,
+    tolerance: Tolerance,
+    episode: int,
+    step: int | None,
+) -> SmallestCase | None:
+    """Return the number of one step that differs most; ``None`` if none does, or the shapes do.
+
+    Args:
+        key: The key.
+        record: Its values on both sides, and what the stage received.
+        tolerance: Largest difference that counts as equal.
+        episode: Episode of the step.
+        step: Step of the episode. ``None``: the reset before it.
+    """
+    expected, obtained, received = record
+    if expected.shape != obtained.shape:
+        return None
+    differing = differing_elements(expected, obtained, tolerance)
+    if not bool(differing.any()):
+        return None
+    inputs = {} if received is None else {key: received}
+    case = _Record(expected, obtained, 0, episode, step, inputs)
+    return _case(key, case, differing, is_one_of_several=False)
 
 
 def _case(key: str, record: _Record, differing: Tensor, *, is_one_of_several: bool) -> SmallestCase:

@@ -26,6 +26,7 @@ from tdx.compare.report import (
     RowStatus,
     SmallestCase,
     StageRow,
+    kind_of_edits,
 )
 from tdx.compare.roles import (
     PASSIVE,
@@ -49,15 +50,6 @@ from tdx.compare.values import (
 )
 from tdx.foundation.errors import summarize_error
 
-_DIFFERENCE_KINDS: dict[str, DifferenceKind] = {
-    "permutation": "feature order",
-    "channel order": "feature order",
-    "axis order": "feature order",
-    "flip": "feature order",
-    "range": "scale",
-    "scale": "scale",
-    "feature scale": "scale",
-}
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
 _ROUNDING = 1e-6
@@ -779,11 +771,9 @@ class _Comparison:
             found = self.explainer.explain(sides)
         if found is None:
             return difference
-        kind: DifferenceKind = difference.kind
+        kind = difference.kind
         if kind in ("value", "dtype"):
-            edits = found.edits[0], *found.alternatives
-            kinds = (_DIFFERENCE_KINDS.get(edit.kind) for edit in edits)
-            kind = next((known for known in kinds if known is not None), kind)
+            kind = kind_of_edits(found) or kind
         text = found.text
         if change.kind == "spec":
             text = f"{change.text}: {text}"

@@ -257,11 +257,12 @@ def _to_records(elements: Tensor | None, count: int) -> Records:
 
 def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> tuple[str, ...]:
     """Name the records of a key: the reset and the steps of each reference episode."""
-    # A reward has no record of the reset, as an action has none.
+    # They count from 0, as in the smallest case. A reward has no record of the reset, as an
+    # action has none.
     for starts in ([],) if is_inverse else (["reset"], []):
         names: list[str] = []
         for number, segment in enumerate(inputs):
-            steps = [*starts, *(f"step {step + 1}" for step in range(segment.steps))]
+            steps = [*starts, *(f"step {step}" for step in range(segment.steps))]
             names += [f"{name} of episode {number}" for name in steps] if number else steps
         if len(names) == count:
             return tuple(names)
