@@ -15,6 +15,7 @@ from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
+    from tdx.contracts.shrinking import Counterexample
     from tdx.inspection.diff import DiffReport
     from tdx.stacks import Stack
 
@@ -83,20 +84,25 @@ def _check_new(shrink: str | None) -> None:
 
 def _write_smallest(
     folder: str, target: object, contract: Contract, report: ContractReport, command: Sequence[str]
-) -> None:
-    """Write the smallest case of the first difference, and a line about it on stderr."""
+) -> Counterexample | None:
+    """Write the smallest case of the first difference, and a line about it on stderr.
+
+    Returns:
+        The case; ``None`` if nothing differs.
+    """
     from tdx.contracts.shrinking import shrink_contract, write_counterexample
     from tdx.foundation.text import count_text
 
     if report.first is None:
         print("note: nothing differs, so nothing is written for --shrink", file=sys.stderr)
-        return
+        return None
     smallest = shrink_contract(target, contract, report, evaluation="--eval" in command)
     write_counterexample(smallest, folder, command)
     parts = [f"{count_text(smallest.contract.steps, 'step')} of {contract.steps}"]
     if smallest.stage is not None:
         parts.append(f"stage {smallest.stage} alone")
     print(f"wrote {folder} ({', '.join(parts)})", file=sys.stderr)
+    return smallest
 
 
 def _check_command(options: TargetOptions, *, evaluation: bool, samples: str | None) -> list[str]:
@@ -143,8 +149,13 @@ def diff_stacks(
     """
     from tdx.cli.html import html_page
     from tdx.cli.output import check_target, write_file, write_view
-    from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
+    from tdx.cli.views.comparisons import (
+        contract_view,
+        counterexample_blocks,
+        side_by_side_blocks,
+    )
     from tdx.contracts import check_contract
+    from tdx.contracts.shrinking import shrink_contract
 
     if html is not None:
         check_target(html, force=force)
@@ -152,12 +163,20 @@ def diff_stacks(
     with ExitStack() as opened:
         contract, target = _open_sides(opened, (a, b), seed, samples, allow_code=allow_code)
         report = check_contract(target, contract, b, reference=a)
+        given = ["--allow-code"] if allow_code else []
+        given += [] if samples is None else ["--samples", samples]
+        smallest = None
         if shrink is not None:
-            command = ["contract", "check", b, *(["--allow-code"] if allow_code else [])]
-            command += [] if samples is None else ["--samples", samples]
-            _write_smallest(shrink, target, contract, report, command)
+            command = ["contract", "check", b, *given]
+            smallest = _write_smallest(shrink, target, contract, report, command)
+        elif html is not None and report.first is not None:
+            smallest = shrink_contract(target, contract, report)
     if html is not None:
-        write_file(html, html_page(side_by_side_blocks(report)), force=force)
+        command = ["tdx", "contract", "diff", a, b, *given, "--shrink", shrink or "smallest"]
+        blocks = side_by_side_blocks(report)
+        if smallest is not None:
+            blocks += counterexample_blocks(smallest, contract.steps, command)
+        write_file(html, html_page(blocks), force=force)
         print(f"wrote {html}", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from tdx.cli.views import (
     NONE,
     Block,
     Cell,
+    Code,
     Column,
     Fold,
     Heading,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from tdx.compare.report import ExampleRow
     from tdx.contracts import ContractReport, Difference
     from tdx.contracts.contents import ContractContents
+    from tdx.contracts.shrinking import Counterexample
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange
     from tdx.inspection.spec_report import KeyChange
 
@@ -290,6 +293,43 @@ def contract_contents_view(contents: ContractContents) -> View:
         ]
 
     return View("contract_contents", contents, blocks, lambda: contents.stages)
+
+
+_MAX_ELEMENTS = 16
+"""Elements of a counterexample that are listed."""
+
+
+def counterexample_blocks(case: Counterexample, steps: int, command: Sequence[str]) -> list[Block]:
+    """Lay out the smallest contract that shows the first difference, and how to run it.
+
+    Args:
+        case: The counterexample.
+        steps: Number of steps that were compared.
+        command: Arguments of the command that writes it as files; the last one is the folder.
+    """
+    size = f"{count_text(case.contract.steps, 'step')} of {steps}"
+    size += "" if case.stage is None else f", stage {case.stage} alone"
+    values = case.values()
+    first = case.report.first
+    blocks: list[Block] = [Heading("smallest case", size)]
+    if first is not None and first.smallest is not None:
+        blocks.append(fact("first number", first.smallest.text, indent=0))
+        if first.smallest.inputs:
+            blocks.append(fact(RECEIVED, first.smallest.inputs, indent=0))
+    if "elements" in values:
+        elements = values["elements"].tolist()
+        sides = [values[name].flatten().tolist() for name in ("expected", "obtained")]
+        rows = [
+            [Cell(str(at)), *(Cell(f"{side[at]:.6g}") for side in sides)]
+            for at in elements[:_MAX_ELEMENTS]
+        ]
+        titles = ("element", "expected", "obtained")
+        blocks.append(Table.of(titles, rows, numbers=titles))
+        if len(elements) > _MAX_ELEMENTS:
+            more = count_text(len(elements) - _MAX_ELEMENTS, "more element")
+            blocks.append(dim(f"{more} of this record differ"))
+    script = shlex.join(["python", f"{command[-1]}/reproduce.py"])
+    return [*blocks, Code(f"{shlex.join(command)}\n{script}", "sh")]
 
 
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
