@@ -92,6 +92,8 @@ def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFi
     assert "smallest case" in page
     assert "RescaleAction" in page
     assert "missing stage" in page
+    written = "tdx contract diff envs.py:train envs.py:deploy --allow-code --shrink smallest"
+    assert written in page, "the reduced case, and the command that writes it"
     assert run([*command, "--html", "report.html"]) == 2
     assert run([*diff, "envs.py:train", "envs.py:train", "--allow-code"]) == 0
 

@@ -280,6 +280,8 @@ def test_commands(
     assert max(map(len, table)) <= 80
     assert run([*check, "--tolerance", "observation"]) == 2
     assert "has another form than KEY:FIELD=NUMBER" in capsys.readouterr().err
+    assert run([*check, "--tolerance", "observation:rows=0.1,rows=1"]) == 2
+    assert "names a field twice" in capsys.readouterr().err
 
 
 def test_failed_assertion_shows_the_rows() -> None:
