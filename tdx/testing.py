@@ -175,11 +175,14 @@ def _assert_input_unchanged(env: EnvBase) -> None:
 
 
 def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) -> None:
-    from tdx.compare.rollouts import compare_rollouts
+    from tdx.compare.rollouts import compare_rollouts, explain_rollouts
 
-    for key, change in compare_rollouts(expected, found).items():
+    changes = compare_rollouts(expected, found)
+    explanations = explain_rollouts(expected, found, changes)
+    for key, change in changes.items():
         if change is not None:
-            raise AssertionError(f"{message} at {key}: {change.text}")
+            how = f"; {explanations[key].text}" if key in explanations else ""
+            raise AssertionError(f"{message} at {key}: {change.text}{how}")
 
 
 def _raise(report: ContractReport) -> None:

@@ -156,7 +156,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
     stage, report = line.stage, comparison.report
     parts = list(_difference_parts(comparison, line))
     if line.key is not None:
-        parts += _value_lines(line.key, step, width)
+        parts += _value_lines(line.key, step, width, report.noun)
     if report.follows and any(difference in report.causes for difference in stage.differences):
         what = "the difference" if len(report.causes) == 1 else "the differences"
         parts += [Content(""), Content.styled(f"follows from {what}", "bold")]
@@ -169,7 +169,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
             compared = " and ".join(report.compare)
             text = f"writes {', '.join(names)}, not compared: the {report.noun} compares {compared}"
             parts.append(Content.styled(text, "dim"))
-        parts += _stage_lines(stage, width)
+        parts += _stage_lines(stage, width, report.noun)
         if stage.a is not None and stage.a.index < 0:
             notes = [
                 *(f"allowed: {difference.sentence}" for difference in report.allowed),
@@ -216,7 +216,7 @@ _STATUS_TEXTS = {
 }
 
 
-def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
+def _value_lines(key: KeyValues, step: int, width: int, noun: str) -> Iterator[Content]:
     """Yield the values of both sides in a reference step; ``≠`` marks differences."""
     if key.reason:
         yield Content("")
@@ -235,7 +235,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         (marks[step + 1 :], "dim"),
     )
     if key.reason:
-        for name, records in (("contract", key.a), ("target", key.b)):
+        for name, records in ((noun, key.a), ("target", key.b)):
             if step < len(records):
                 shown = " ".join(_number(value) for value in records[step][:_MAX_SIDE])
                 more = " …" if len(records[step]) > _MAX_SIDE else ""
@@ -243,7 +243,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         return
     label = max(map(len, key.labels), default=0)
     column = min(max((width - label - 6) // 3, _MIN_NUMBER), 18)
-    names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"
+    names = f"  {'':{label}} {noun:>{column}} {'target':>{column}} {'difference':>{column}}"
     yield Content.styled(names, "dim")
     for at, name in enumerate(key.labels):
         elements = [records[step] if step < len(records) else () for records in (key.a, key.b)]
@@ -261,7 +261,7 @@ def _number(value: float | None, digits: int = 6) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
-def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
+def _stage_lines(stage: StageComparison, width: int, noun: str) -> Iterator[Content]:
     """Yield arguments, specs and state of both sides."""
     for title in ("arguments", "specs", "state"):
         sides: list[Mapping[str, str]] = [
@@ -283,5 +283,5 @@ def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
                 yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)
             else:
                 yield Content.assemble(*head)
-                yield Content.assemble(("    contract  ", "dim"), left)
-                yield Content.assemble(("    target    ", "dim"), right)
+                yield Content.assemble((f"    {noun}  ", "dim"), left)
+                yield Content.assemble((f"    {'target':{len(noun)}}  ", "dim"), right)
