@@ -178,7 +178,8 @@ def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) 
     from tdx.compare.rollouts import compare_rollouts, explain_rollouts
 
     changes = compare_rollouts(expected, found)
-    explanations = explain_rollouts(expected, found, changes)
+    # A single step, without a batch, explains nothing.
+    explanations = explain_rollouts(expected, found, changes) if expected.ndim else {}
     for key, change in changes.items():
         if change is not None:
             how = f"; {explanations[key].text}" if key in explanations else ""

@@ -55,7 +55,7 @@ def _check_fields(key: str, fields: Mapping[str, float]) -> None:
         is_share = name in ("rows", "quantile")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= float(value) <= (1 if is_share else 1e300):
-            limits = "a share from 0 to 1" if is_share else "a number of at least 0"
+            limits = "a share from 0 to 1" if is_share else "a number from 0 to 1e300"
             raise ArgumentError(f"the tolerance {name} of {key!r} must be {limits}, got {value!r}")
     if ("quantile" in fields) != ("limit" in fields):
         raise ArgumentError(
