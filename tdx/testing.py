@@ -175,11 +175,15 @@ def _assert_input_unchanged(env: EnvBase) -> None:
 
 
 def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) -> None:
-    from tdx.compare.rollouts import compare_rollouts
+    from tdx.compare.rollouts import compare_rollouts, explain_rollouts
 
-    for key, change in compare_rollouts(expected, found).items():
+    changes = compare_rollouts(expected, found)
+    # A single step, without a batch, explains nothing.
+    explanations = explain_rollouts(expected, found, changes) if expected.ndim else {}
+    for key, change in changes.items():
         if change is not None:
-            raise AssertionError(f"{message} at {key}: {change.text}")
+            how = f"; {explanations[key].text}" if key in explanations else ""
+            raise AssertionError(f"{message} at {key}: {change.text}{how}")
 
 
 def _raise(report: ContractReport) -> None:
@@ -190,19 +194,8 @@ def _raise(report: ContractReport) -> None:
     lines = [f"{report.target} {what} {report.reference} ({report.coverage})", *report.excluded]
     missed = () if report.evaluation else report.training_only
     for each in (*report.differences, *missed):
-        lines.append(f"{each.code} {each.kind}: {each.sentence}")
-        if each.size is not None:
-            lines.append(f"  {each.key} differs by up to {each.size:.4g}")
-        if each.effect:
-            lines.append(f"  values: {each.effect}")
-        if each.smallest is not None:
-            lines.append(f"  smallest case: {each.smallest.text}")
-            if each.smallest.inputs:
-                lines.append(f"    the stage received: {each.smallest.inputs}")
-        if each.state is not None and each.state.text not in each.message:
-            lines.append(f"  state: {each.state.text}")
-        if each.hint:
-            lines.append(f"  hint: {each.hint}")
+        lines.append(f"{each.title}: {each.sentence}")
+        lines += [f"  {name}: {text}" for name, text in each.details()]
         lines += [f"  {row}" for row in each.examples]
     lines += [f"allowed: {each.sentence}" for each in report.allowed]
     if report.follows:

@@ -15,6 +15,7 @@ from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
+    from tdx.contracts.shrinking import Counterexample
     from tdx.inspection.diff import DiffReport
     from tdx.stacks import Stack
 
@@ -83,20 +84,25 @@ def _check_new(shrink: str | None) -> None:
 
 def _write_smallest(
     folder: str, target: object, contract: Contract, report: ContractReport, command: Sequence[str]
-) -> None:
-    """Write the smallest case of the first difference, and a line about it on stderr."""
+) -> Counterexample | None:
+    """Write the smallest case of the first difference, and a line about it on stderr.
+
+    Returns:
+        The case; ``None`` if nothing differs.
+    """
     from tdx.contracts.shrinking import shrink_contract, write_counterexample
     from tdx.foundation.text import count_text
 
     if report.first is None:
         print("note: nothing differs, so nothing is written for --shrink", file=sys.stderr)
-        return
+        return None
     smallest = shrink_contract(target, contract, report, evaluation="--eval" in command)
     write_counterexample(smallest, folder, command)
     parts = [f"{count_text(smallest.contract.steps, 'step')} of {contract.steps}"]
     if smallest.stage is not None:
         parts.append(f"stage {smallest.stage} alone")
     print(f"wrote {folder} ({', '.join(parts)})", file=sys.stderr)
+    return smallest
 
 
 def _check_command(options: TargetOptions, *, evaluation: bool, samples: str | None) -> list[str]:
@@ -143,8 +149,13 @@ def diff_stacks(
     """
     from tdx.cli.html import html_page
     from tdx.cli.output import check_target, write_file, write_view
-    from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
+    from tdx.cli.views.comparisons import (
+        contract_view,
+        counterexample_blocks,
+        side_by_side_blocks,
+    )
     from tdx.contracts import check_contract
+    from tdx.contracts.shrinking import shrink_contract
 
     if html is not None:
         check_target(html, force=force)
@@ -152,19 +163,30 @@ def diff_stacks(
     with ExitStack() as opened:
         contract, target = _open_sides(opened, (a, b), seed, samples, allow_code=allow_code)
         report = check_contract(target, contract, b, reference=a)
+        given = ["--allow-code"] if allow_code else []
+        given += [] if samples is None else ["--samples", samples]
+        smallest = None
         if shrink is not None:
-            command = ["contract", "check", b, *(["--allow-code"] if allow_code else [])]
-            command += [] if samples is None else ["--samples", samples]
-            _write_smallest(shrink, target, contract, report, command)
+            command = ["contract", "check", b, *given]
+            smallest = _write_smallest(shrink, target, contract, report, command)
+        elif html is not None and report.first is not None:
+            smallest = shrink_contract(target, contract, report)
     if html is not None:
-        write_file(html, html_page(side_by_side_blocks(report)), force=force)
+        command = ["tdx", "contract", "diff", a, b, *given, "--shrink", shrink or "smallest"]
+        blocks = side_by_side_blocks(report)
+        if smallest is not None:
+            blocks += counterexample_blocks(smallest, contract.steps, command)
+        write_file(html, html_page(blocks), force=force)
         print(f"wrote {html}", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code
 
 
 def explain_differences(
-    report: DiffReport, stacks: Sequence[Callable[[], Stack]], seed: int = 0
+    report: DiffReport,
+    stacks: Sequence[Callable[[], Stack]],
+    seed: int = 0,
+    noun: str = "reference",
 ) -> DiffReport:
     """Return a comparison with the stages that differ first, and the kind of each difference.
 
@@ -172,6 +194,7 @@ def explain_differences(
         report: Comparison whose sides differ.
         stacks: Functions that open both sides.
         seed: Seed of the reference steps.
+        noun: What messages call the first side.
     """
     from tdx.contracts import diff_stacks as compare_stacks
     from tdx.foundation.errors import TdxError
@@ -180,13 +203,18 @@ def explain_differences(
     try:
         with ExitStack() as opened:
             one, other = (opened.enter_context(closing(open_side())) for open_side in stacks)
-            found = compare_stacks(one, other, seed=seed)
+            found = compare_stacks(one, other, seed=seed, noun=noun)
     except TdxError as error:
         note = f"the differences are not explained: {error.message}"
         return replace(report, notes=(*report.notes, note))
     steps = count_text(found.steps, "reference step")
     note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"
-    return replace(report, differences=found.causes, notes=(*report.notes, note))
+    return replace(
+        report,
+        differences=found.causes,
+        follows=found.follows,
+        notes=(*report.notes, note),
+    )
 
 
 def _open_sides(
@@ -212,7 +240,8 @@ def _open_sides(
         return contract, opened.enter_context(_open(b, samples, allow_code))
     one = opened.enter_context(_open(a, samples, allow_code))
     other = opened.enter_context(_open(b, samples, allow_code))
-    return freeze(one, seed=seed or 0, compare=get_args(Part)), other
+    contract = freeze(one, seed=seed or 0, compare=get_args(Part))
+    return replace(contract, noun="reference"), other
 
 
 @contextmanager

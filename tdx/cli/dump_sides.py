@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.cli.pipelines import PipelineOptions, read_pipeline, with_target
 from tdx.foundation.errors import ArgumentError
-from tdx.inspection.diff import DiffSide, PipelineSide
+from tdx.inspection.diff import DiffReport, DiffSide, PipelineSide, compare_pipelines
 from tdx.rollouts import Dump, open_dump
+
+COMPARED_STEPS = 1_000
+"""Steps of two dumps that are compared by default."""
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -24,13 +29,14 @@ class DumpSide:
     Args:
         dump: Dump to compare.
         allow_code: If True, its pipeline may import Python objects.
+        name: Name in the output. ``None``: the path.
 
     Raises:
         TdxError: The env, which is needed for the specs, cannot be built.
     """
 
-    def __init__(self, dump: Dump, allow_code: bool = False) -> None:
-        self.name = str(dump.path)
+    def __init__(self, dump: Dump, allow_code: bool = False, name: str | None = None) -> None:
+        self.name = str(dump.path) if name is None else name
         self.dump = dump
         self._built = PipelineSide(self.name, dump.pipeline, allow_code)
         self.stages = self._built.stages
@@ -123,3 +129,36 @@ def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
             side.close()
         raise
     return sides
+
+
+def compare_with_dump(
+    sides: Sequence[DiffSide],
+    steps: int | None,
+    seed: int,
+    noun: str,
+    recorded_steps: int | None,
+    *,
+    allow_code: bool,
+) -> DiffReport:
+    """Compare two sides, at least one of them a dump, and explain what differs.
+
+    Args:
+        sides: Both sides.
+        steps: Number of steps whose values are compared. ``None``, 0: compare no values.
+        seed: Seed of the dump.
+        noun: What messages call the first side.
+        recorded_steps: Number of steps that both sides have. ``None``: one of them is run.
+        allow_code: If True, pipelines may import Python objects.
+    """
+    from tdx.cli.contract_runs import explain_differences
+    from tdx.stacks.building import build_stack
+
+    report = compare_pipelines(*sides, steps=steps or None, seed=seed, explain_values=True)
+    # Chains that are equal do not explain recorded values that differ.
+    if steps != 0 and not replace(report, values=()).same:
+        stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
+        report = explain_differences(report, stacks, seed, noun)
+    if recorded_steps is not None and report.steps != recorded_steps:
+        note = f"only {report.steps or 0:,} of {recorded_steps:,} steps are compared"
+        report = replace(report, notes=(*report.notes, note))
+    return report

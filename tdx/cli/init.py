@@ -298,7 +298,10 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
 def file_notes(imported: StackImport, source: str) -> list[str]:
     """Return the lines at the head of the file: where it comes from, and what was compared."""
     lines = [f"Converted from {source}."]
-    lines += [f"{_sentence(comparison.part)}: {comparison}." for comparison in imported.comparisons]
+    for comparison in imported.comparisons:
+        lines.append(f"{_sentence(comparison.part)}: {comparison}.")
+        if comparison.difference is not None:
+            lines += [f"  {name}: {text}" for name, text in comparison.difference.details()]
     if imported.gap:
         lines.append(f"{_sentence(imported.gap)}.")
     lines += _env_lines(imported)
@@ -366,7 +369,11 @@ def summary_lines(imported: StackImport) -> Iterator[str]:
         if stage.is_missing:
             text = f"not converted: {getattr(stage.result, 'reason', '')}"
         yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
-    yield from (f"{comparison.part}: {comparison}" for comparison in imported.comparisons)
+    for comparison in imported.comparisons:
+        yield f"{comparison.part}: {comparison}"
+        if comparison.difference is not None:
+            for name, text in comparison.difference.details():
+                yield escape_control_characters(f"  {name}: {text}")
     if imported.gap:
         yield imported.gap
     yield from map(escape_control_characters, _env_lines(imported))

@@ -214,6 +214,7 @@ class Contract:
         tolerances: By name of a key, what replaces parts of the tolerances of all stages: fields
             of :class:`~tdx.compare.values.Tolerance`.
         states: State of the stages in time. ``None``: not recorded, as in older contracts.
+        noun: What messages call it: another target that is compared is not a contract.
     """
 
     _repr_html_ = repr_html
@@ -231,6 +232,7 @@ class Contract:
     golden_random: Mapping[int, str] = field(default_factory=dict)
     tolerances: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     states: StateHistory | None = field(default=None, repr=False)
+    noun: str = "contract"
 
     def stage(self, index: int) -> StageRecord:
         """Return a stage by its index; -1 is the env inside."""

@@ -190,8 +190,9 @@ class Replayed:
         shapes = dict.fromkeys((one.shape, other.shape) for _, one, other in records)
         for one, other in shapes:
             if one != other and 0 in (one[0], other[0]):
-                what = "does not return it" if not other[0] else "returns it, the contract does not"
-                return Change("spec", f"the target {what}")
+                is_lost = not other[0]
+                text = "the target does not return it" if is_lost else "only the target returns it"
+                return Change("spec", text)
             if one != other:
                 return shape_change(one[1:], other[1:])
         change: Change | None = None
@@ -559,7 +560,10 @@ def coverage_of(
     relevant = {stage.index for stage in relevant_stages(contract)} - set(lacking)
     trained = sum(stage.index in lacking for stage in relevant_stages(contract))
     others = len(contract.stages) - 1 - len(relevant) - trained
-    return Coverage(len(relevant & stages), len(relevant), compared, values, others, trained)
+    return Coverage(
+        *(len(relevant & stages), len(relevant), compared, values, others, trained),
+        noun=contract.noun,
+    )
 
 
 def _result_counts(method: str, returned: object, parts: Sequence[str]) -> Iterator[int]:

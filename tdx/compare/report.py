@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,6 +14,28 @@ from tdx.foundation.serialization import Entries, Result
 if TYPE_CHECKING:
     from tdx.compare.model import Lane, StageRecord
     from tdx.compare.values import Tolerance, Values
+
+
+_KINDS_OF_EDITS: Mapping[str, DifferenceKind] = {
+    "permutation": "feature order",
+    "channel order": "feature order",
+    "axis order": "feature order",
+    "flip": "feature order",
+    "range": "scale",
+    "scale": "scale",
+    "feature scale": "scale",
+}
+
+
+def kind_of_edits(explanation: Explanation) -> DifferenceKind | None:
+    """Return the kind of a difference of values, as its edits show it; ``None``: they do not."""
+    edits = explanation.edits[0], *explanation.alternatives
+    kinds = (_KINDS_OF_EDITS.get(edit.kind) for edit in edits)
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+RECEIVED = "the stage received"
+"""Name of a detail that belongs to the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +155,7 @@ class StateChange(Result):
 
 @dataclass(frozen=True, slots=True)
 class Difference(Result):
-    """One difference between a contract and a target.
+    """One difference between a reference, such as a contract, and a target.
 
     Args:
         kind: What differs.
@@ -154,6 +176,7 @@ class Difference(Result):
             difference.
         state: When the state of the stage, or its random stream, differs first. ``None``: it
             agrees, is not recorded, or follows from other stages.
+        noun: What the reference is called: a contract, or another target.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -175,6 +198,7 @@ class Difference(Result):
     examples: tuple[ExampleRow, ...] = ()
     smallest: SmallestCase | None = None
     state: StateChange | None = None
+    noun: str = "contract"
 
     @property
     def code(self) -> str:
@@ -187,21 +211,38 @@ class Difference(Result):
         if self.kind == "setting":
             return "the policy"
         if self.stage is None:
-            return f"stage {self.reference_stage} ({self.name}) of the contract"
+            return f"stage {self.reference_stage} ({self.name}) of the {self.noun}"
         return f"the env ({self.name})" if self.stage < 0 else f"stage {self.stage} ({self.name})"
-
-    @property
-    def effect(self) -> str | None:
-        """In what way the values differ, if the message does not say it."""
-        if self.explanation is None or self.explanation.text in self.message:
-            return None
-        return self.explanation.text
 
     @property
     def sentence(self) -> str:
         """Stage, key and difference on one line."""
         key = "" if self.key is None else f", key {self.key!r}"
         return f"{self.place}{key}: {self.message}"
+
+    @property
+    def title(self) -> str:
+        """Code and kind, such as ``TDX501 extra stage``."""
+        is_extra = self.kind == "missing stage" and self.stage is not None
+        return f"{self.code} {'extra stage' if is_extra else self.kind}"
+
+    def details(self) -> Iterator[tuple[str, str]]:
+        """Yield what is known beside the sentence, each with its name: from the size to the hint.
+
+        The command line, the app and the assertions of :mod:`tdx.testing` show these lines.
+        """
+        if self.size is not None and "differs by up to" not in self.message:
+            yield "size", f"{self.key} differs by up to {self.size:.4g}"
+        if self.explanation is not None and self.explanation.text not in self.message:
+            yield "values", self.explanation.text
+        if self.smallest is not None:
+            yield "smallest case", self.smallest.text
+            if self.smallest.inputs:
+                yield RECEIVED, self.smallest.inputs
+        if self.state is not None and self.state.text not in self.message:
+            yield "state", self.state.text
+        if self.hint:
+            yield "hint", self.hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +257,12 @@ class Coverage(Result):
         other_stages: Stages of the contract that change nothing that a policy reads or does, such
             as monitors; they are not compared.
         training_stages: Stages of a training that the target, an evaluation, does not have.
+        noun: What the contract is called, if it is another target.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("stages", "all_stages", "values", "all_values", "other_stages", "training_stages"),
+    )
 
     stages: int
     all_stages: int
@@ -224,6 +270,7 @@ class Coverage(Result):
     all_values: int
     other_stages: int = 0
     training_stages: int = 0
+    noun: str = "contract"
 
     @property
     def is_enough(self) -> bool:
@@ -246,7 +293,7 @@ class Coverage(Result):
             left_out.append(f"{self.all_stages - self.stages} not compared")
         reason = f" ({', '.join(left_out)})" if left_out else ""
         return (
-            f"compared {self.stages} of {total} {stages} of the contract{reason}, "
+            f"compared {self.stages} of {total} {stages} of the {self.noun}{reason}, "
             f"{self.values:,} of {self.all_values:,} {values}"
         )
 
@@ -316,6 +363,7 @@ class ContractReport(Result):
         evaluation: True if the target is used for evaluation, where they are not missed.
         compare: Parts that were compared, such as ``observation``.
         rows: The env and all stages of both sides, in the order of the data flow.
+        noun: What the contract is called, if it is another target.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -337,6 +385,7 @@ class ContractReport(Result):
     compare: tuple[str, ...] = ()
     rows: tuple[StageRow, ...] = field(default=(), repr=False)
     allowed: tuple[Difference, ...] = ()
+    noun: str = "contract"
 
     @property
     def verdict(self) -> Verdict:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.compare.replay import Replayed
+    from tdx.compare.rollouts import Record
 
 _MAX_SHOWN = 8
 """Numbers of a received vector that are shown."""
@@ -87,6 +88,33 @@ def find_smallest(
     return None
 
 
+def smallest_of_record(
+    key: str,
+    record: Record,
+    tolerance: Tolerance,
+    episode: int,
+    step: int | None,
+) -> SmallestCase | None:
+    """Return the number of one step that differs most; ``None`` if none does, or the shapes do.
+
+    Args:
+        key: The key.
+        record: Its values on both sides, and what the stage received.
+        tolerance: Largest difference that counts as equal.
+        episode: Episode of the step.
+        step: Step of the episode. ``None``: the reset before it.
+    """
+    expected, obtained, received = record
+    if expected.shape != obtained.shape:
+        return None
+    differing = differing_elements(expected, obtained, tolerance)
+    if not bool(differing.any()):
+        return None
+    inputs = {} if received is None else {key: received}
+    case = _Record(expected, obtained, 0, episode, step, inputs)
+    return _case(key, case, differing, is_one_of_several=False)
+
+
 def _case(key: str, record: _Record, differing: Tensor, *, is_one_of_several: bool) -> SmallestCase:
     gaps = element_gaps(record.expected, record.obtained).masked_fill(~differing, 0)
     place = [int(part) for part in unravel_positions(gaps.argmax(), gaps.shape)]
@@ -153,11 +181,6 @@ def _golden_records(
         for name in dict.fromkeys(names)
         if (value := value_of(side, name, inside)) is not None and not value.digests
     }
-    places = [
-        (episode, step if step >= 0 else None)
-        for episode, segment in enumerate(sides[0].inputs)
-        for step in range(-1 if lane == "forward" else 0, segment.steps)
-    ]
     expected, obtained = (
         value.whole if is_whole and value.whole is not None else value.numbers
         for value in (one, other)
@@ -170,13 +193,14 @@ def _golden_records(
     )
     # The target may have fewer sub-envs.
     rows = min(expected.shape[1], obtained.shape[1])
-    for record, (episode, step) in enumerate(places):
-        if record < min(len(expected), len(obtained)):
-            inputs = {
-                name: value[record] for name, value in received.items() if record < len(value)
-            }
+    # Rewards have no record of a reset, so observations do not stand beside them.
+    received = {name: value for name, value in received.items() if len(value) == len(expected)}
+    for record, (place, *_) in enumerate(sides[0].row_places(lane, len(expected), 1)):
+        if record < len(obtained):
             yield _Record(
-                expected[record, :rows], obtained[record, :rows], 0, episode, step, inputs, strides
+                *(expected[record, :rows], obtained[record, :rows], 0, place.episode, place.step),
+                {name: value[record] for name, value in received.items()},
+                strides,
             )
 
 

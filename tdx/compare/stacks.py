@@ -26,6 +26,7 @@ from tdx.compare.report import (
     RowStatus,
     SmallestCase,
     StageRow,
+    kind_of_edits,
 )
 from tdx.compare.roles import (
     PASSIVE,
@@ -50,15 +51,6 @@ from tdx.compare.values import (
 )
 from tdx.foundation.errors import summarize_error
 
-_DIFFERENCE_KINDS: dict[str, DifferenceKind] = {
-    "permutation": "feature order",
-    "channel order": "feature order",
-    "axis order": "feature order",
-    "flip": "feature order",
-    "range": "scale",
-    "scale": "scale",
-    "feature scale": "scale",
-}
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
 _ROUNDING = 1e-6
@@ -128,13 +120,14 @@ def compare_contracts(
         training_only=shown(of_training),
         evaluation=evaluation,
         compare=a.compare,
+        noun=a.noun,
     )
     return replace(report, rows=tuple(comparison.rows(report)))
 
 
 def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
     """Yield a note for each stage of one side that adds keys for monitoring only."""
-    for side, contract, other in (("contract", a, b), ("target", b, a)):
+    for side, contract, other in ((a.noun, a, b), ("target", b, a)):
         known = {stage.name if a.kind == b.kind else stage.role for stage in other.stages}
         for stage in contract.stages[1:]:
             keys = [name.partition(" ")[2] for name in stage.writes]
@@ -174,7 +167,8 @@ class _Comparison:
             self._add(Difference(kind, -1, -1, env_b.name, key, message, None, _SAME_ENV))
         for a, b in ((pair.a, pair.b) for pair in pairs if self.is_same_kind):
             if a is not None and b is not None and a.name != b.name:
-                self.notes.append(f"{b.place} of the target stands for {a.place} of the contract")
+                text = f"{b.place} of the target stands for {a.place} of the {self.a.noun}"
+                self.notes.append(text)
         differences = [
             (difference, pair) for pair in pairs for difference in self._compare_pair(pair)
         ]
@@ -197,7 +191,7 @@ class _Comparison:
                 if difference.kind.startswith("state"):
                     self._add(difference)
                 elif difference.kind != "argument":
-                    self.notes.append(f"{difference.sentence}; the values agree")
+                    self.notes.append(f"{self.displayed(difference).sentence}; the values agree")
         self._compare_values(pairs)
         if self.replayed is not None:
             self._add_calls_and_failures(self.replayed)
@@ -250,11 +244,11 @@ class _Comparison:
         indices = {index for _, index in self._compared}
         compared_stages = sum(stage.index in indices for stage in stages)
         others = len(self.a.stages) - 1 - len(stages)
-        return Coverage(compared_stages, len(stages), compared, values, others)
+        return Coverage(compared_stages, len(stages), compared, values, others, noun=self.a.noun)
 
     def excluded(self) -> Iterator[str]:
         """Yield the stages whose values are not compared."""
-        for side, contract in (("contract", self.a), ("target", self.b)):
+        for side, contract in ((self.a.noun, self.a), ("target", self.b)):
             for stage in contract.stages:
                 if self._random(contract, stage) == "excluded":
                     yield f"{stage.place} of the {side} is random and does not follow the seed"
@@ -263,24 +257,31 @@ class _Comparison:
 
     def uncompared(self) -> Iterator[str]:
         """Yield a note for each stage whose values are not compared and that is not the same."""
+        noun = self.a.noun
+
+        def note(text: str, stage: StageRecord) -> str:
+            hint = "; rewards are compared with --compare reward"
+            has_option = noun == "contract" and _changes_rewards(stage)
+            return f"not compared: {text}{hint if has_option else ''}"
+
         for pair in self.pairs:
             a, b = pair.a, pair.b
             if not pair.is_passive:
                 continue
             if a is not None and b is not None and a.name == b.name:
                 texts = [
-                    _argument_change(name, one, other)[0]
+                    _argument_change(name, one, other, noun)[0]
                     for name, one, other in changed_arguments(
                         a.arguments, b.arguments, rtol=_ROUNDING
                     )
                     if one is not MISSING and other is not MISSING
                 ]
-                texts += [each.message for each in compare_states(a, b, evaluation=False)]
-                for text in texts:
-                    yield f"not compared: {b.place}: {text}{_reward_hint(a)}"
+                states = compare_states(a, b, evaluation=False, noun=noun)
+                for text in (*texts, *(each.message for each in states)):
+                    yield note(f"{b.place}: {text}", a)
             elif (stage := a or b) is not None and _changes_rewards(stage) and not self.evaluation:
-                side = "contract" if b is None else "target"
-                yield f"not compared: only the {side} has {stage.place}{_reward_hint(stage)}"
+                side = noun if b is None else "target"
+                yield note(f"only the {side} has {stage.place}", stage)
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""
@@ -304,7 +305,7 @@ class _Comparison:
 
     def displayed(self, difference: Difference) -> Difference:
         """Return a difference with its code, and with its key as users write it."""
-        coded = self.with_code(difference)
+        coded = replace(self.with_code(difference), noun=self.a.noun)
         if coded.key is None or (difference.stage is None and difference.reference_stage is None):
             return coded
         return replace(coded, key=display_key(coded.key))
@@ -369,7 +370,7 @@ class _Comparison:
             yield self._missing(a)
         elif a is None:
             key, text = _first_key(b), "only the target has such a stage"
-            hint = f"remove {b.name}, unless the reference should have it too"
+            hint = f"remove {b.name}, unless the {self.a.noun} should have it too"
             size = self._end_size(key)
             found = self._extra_explanation(b, key)
             if found is not None:
@@ -380,6 +381,7 @@ class _Comparison:
         else:
             if pair.status == "moved":
                 yield self._moved(a, b)
+            noun = self.a.noun
             if a.name == b.name:
                 yield from self._arguments(a, b)
             # Whether each sub-env of the contract has the stage.
@@ -387,7 +389,7 @@ class _Comparison:
             form = forms.get(a.index)
             is_in_rows = form is not None and not form.is_batch and forms[max(forms)].is_batch
             in_rows = is_in_rows, b.index in self.in_rows
-            yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows)
+            yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows, noun=noun)
             if self.is_same_kind and pair.status == "paired":
                 for key, kind, message in self._spec_changes(a, b):
                     yield Difference(kind, b.index, a.index, b.name, key, message)
@@ -400,7 +402,9 @@ class _Comparison:
         # A stage without a known role has its name for a role.
         text += f" ({what})" if what != a.name else ""
         inside = self.a.stage(a.index - 1)
-        place = f"after {inside.place} of the contract" if a.index else "directly around the env"
+        place = "directly around the env"
+        if a.index:
+            place = f"after {inside.place} of the {self.a.noun}"
         hint = f"add {a.name} to the target, {place}"
         size = self._end_size(key)
         if self.a.recording is not None and self.replayed is not None:
@@ -415,14 +419,15 @@ class _Comparison:
         return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
 
     def _moved(self, a: StageRecord, b: StageRecord) -> Difference:
+        noun = self.a.noun
         others = [stage.name for stage in self.b.stages[1:] if stage.role not in PASSIVE]
         ours = [stage.name for stage in self.a.stages[1:] if stage.role not in PASSIVE]
         text = f"the order is {', '.join(others)} instead of {', '.join(ours)}"
         if max(others.count(b.name), ours.count(b.name)) > 1:
             # Their names do not tell them apart.
-            text = f"the order is another one: it does what stage {a.index} of the contract does"
+            text = f"the order is another one: it does what stage {a.index} of the {noun} does"
         key = _first_key(a) or _first_key(b)
-        hint = "build the chain in the order of the contract"
+        hint = f"build the chain in the order of the {noun}"
         return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
 
     def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
@@ -431,7 +436,7 @@ class _Comparison:
             if one is MISSING or other is MISSING:
                 continue
             key = _first_key(b) or _first_key(a)
-            text, hint = _argument_change(name, one, other)
+            text, hint = _argument_change(name, one, other, self.a.noun)
             hint = f"{hint} to {b.name}"
             lanes = () if key is None else _LANES
             changes = (self._change_at(lane, key or "", a, b, a.tolerance) for lane in lanes)
@@ -468,8 +473,8 @@ class _Comparison:
         for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
             if one is MISSING or other is MISSING:
                 continue
-            text, _ = _argument_change(name, one, other)
-            hint = f"set {name} to {argument_text(one)}, as in the contract"
+            text, _ = _argument_change(name, one, other, self.a.noun)
+            hint = f"set {name} to {argument_text(one)}, as in the {self.a.noun}"
             yield Difference("setting", -1, -1, b.name, None, text, None, hint)
 
     # Specs
@@ -505,7 +510,7 @@ class _Comparison:
                 yield key, "spec", f"the bounds are {other.domain} instead of {one.domain}"
         if self.is_same_kind:
             for key in theirs.keys() - ours.keys():
-                yield key, "spec", "the contract has no such key"
+                yield key, "spec", f"the {self.a.noun} has no such key"
             names, expected = (
                 [key for key, spec in side.items() if spec.part == "observation"]
                 for side in (theirs, ours)
@@ -578,7 +583,7 @@ class _Comparison:
                 self._add_own(Difference("inner calls", index, recorded, name, None, text), ())
         for index, error in sorted(replayed.run.failures.items()):
             b = self.b.stage(index)
-            text = f"it fails with the inputs of the contract: {summarize_error(error)}"
+            text = f"it fails with the inputs of the {self.a.noun}: {summarize_error(error)}"
             paired = replayed.run.pairs.get(index)
             failure = Difference("spec", index, paired, b.name, _first_key(b), text)
             is_caused = any(
@@ -619,7 +624,8 @@ class _Comparison:
                 if not own.kind.startswith("state"):
                     self.causes[self.causes.index(own)] = replace(own, state=change)
             elif change.name in learned and self.is_same_kind:
-                hint = f"update the statistics of {b.name} as in the training"
+                origin = "training" if self.a.noun == "contract" else self.a.noun
+                hint = f"update the statistics of {b.name} as in the {origin}"
                 self._add(
                     Difference(
                         *("value", b.index, a.index, b.name, change.name, change.text),
@@ -667,7 +673,7 @@ class _Comparison:
                 )
         if replayed.run.shared_rows < self.a.recording.rows:
             self.notes.append(
-                f"the contract has {self.a.recording.rows} recorded sub-envs, the target "
+                f"the {self.a.noun} has {self.a.recording.rows} recorded sub-envs, the target "
                 f"{replayed.run.shared_rows}: the others are not compared"
             )
 
@@ -801,11 +807,9 @@ class _Comparison:
             found = self.explainer.explain(sides)
         if found is None:
             return difference
-        kind: DifferenceKind = difference.kind
+        kind = difference.kind
         if kind in ("value", "dtype"):
-            edits = found.edits[0], *found.alternatives
-            kinds = (_DIFFERENCE_KINDS.get(edit.kind) for edit in edits)
-            kind = next((known for known in kinds if known is not None), kind)
+            kind = kind_of_edits(found) or kind
         text = found.text
         if change.kind == "spec":
             text = f"{change.text}: {text}"
@@ -953,16 +957,12 @@ def _changes_rewards(stage: StageRecord) -> bool:
     )
 
 
-def _reward_hint(stage: StageRecord) -> str:
-    return "; rewards are compared with --compare reward" if _changes_rewards(stage) else ""
-
-
-def _argument_change(name: str, one: object, other: object) -> tuple[str, str]:
-    """Return how an argument differs from that of the contract, and the start of a hint."""
+def _argument_change(name: str, one: object, other: object, noun: str) -> tuple[str, str]:
+    """Return how an argument differs from that of the reference, and the start of a hint."""
     expected, actual = argument_text(one), argument_text(other)
     hint = f"pass {name}={expected}"
     if isinstance(one, Mapping):
-        hint = f"pass the {name} of the contract"
+        hint = f"pass the {name} of the {noun}"
     if expected == actual:
-        return f"{name} has other values than in the contract", hint
+        return f"{name} has other values than in the {noun}", hint
     return f"{name} is {actual} instead of {expected}", hint

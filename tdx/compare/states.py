@@ -35,6 +35,7 @@ def compare_states(
     *,
     evaluation: bool,
     in_rows: tuple[bool, bool] = (False, False),
+    noun: str = "contract",
 ) -> Iterator[Difference]:
     """Yield how the state of a target's stage differs from that of the contract.
 
@@ -46,6 +47,7 @@ def compare_states(
         evaluation: The target is used for evaluation: its statistics must not change.
         in_rows: Whether each sub-env has the stage, so that the first dim of its state is that of
             the sub-envs. Those that both have are compared.
+        noun: What the contract is called.
     """
     ours, theirs = (
         {record.name: record for record in stage.state if not is_of_reward(record.name)}
@@ -54,6 +56,8 @@ def compare_states(
     if any(in_rows):
         ours, theirs = _common_rows(ours, theirs, in_rows)
     key = next((name.partition(" ")[2] for name in (*a.writes, *b.writes)), None)
+    # A contract is what is left of a training.
+    origin = "training" if noun == "contract" else noun
 
     def difference(kind: DifferenceKind, text: str, hint: str) -> Difference:
         return Difference(kind, b.index, a.index, b.name, key, text, None, hint)
@@ -68,25 +72,25 @@ def compare_states(
     # The statistics exist only after the first step.
     is_missing = not values[1] and bool(not theirs or values[0])
     if ours and (trained is None or trained > FRESH_COUNT) and is_missing:
-        text = f"it has no statistics, the contract has {', '.join(list(ours)[:3])}"
+        text = f"it has no statistics, the {noun} has {', '.join(list(ours)[:3])}"
         if trained is not None:
             text += f" of {format_number(trained)} values"
-        yield difference("state missing", text, f"load the state of the training into {b.name}")
+        yield difference("state missing", text, f"load the state of the {origin} into {b.name}")
     elif trained is not None and present is not None and present <= FRESH_COUNT < trained:
         name = max(own_counts, key=own_counts.__getitem__)
         text = (
             f"its statistics are fresh: its count ({name}) is {format_number(present)}, in the "
-            f"contract {format_number(trained)}"
+            f"{noun} {format_number(trained)}"
         )
-        yield difference("state fresh", text, f"load the statistics of the training into {b.name}")
+        yield difference("state fresh", text, f"load the statistics of the {origin} into {b.name}")
     elif a.name == b.name:
-        yield from islice(_other_values(a, b, ours, theirs, key), 1)
+        yield from islice(_other_values(a, b, ours, theirs, key, origin), 1)
     learning = [record.name for record in theirs.values() if record.changes]
     is_frozen = ours and not any(record.changes for record in ours.values())
     if learning and (evaluation or is_frozen):
         text = f"its statistics change with every step ({', '.join(learning[:3])})"
         if not evaluation:
-            text += ", those of the contract do not"
+            text += f", those of the {noun} do not"
         yield difference("state still learning", text, _STOP)
 
 
@@ -102,6 +106,7 @@ def _other_values(
     ours: Mapping[str, StateRecord],
     theirs: Mapping[str, StateRecord],
     key: str | None,
+    origin: str,
 ) -> Iterator[Difference]:
     for name, one in ours.items():
         other = theirs.get(name)
@@ -130,22 +135,22 @@ def _other_values(
                 order = order_of(one.value, other.value)
                 if order is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
-            named = _fresh_statistics(a, b, theirs, name) or _swapped_statistics(
+            named = _fresh_statistics(a, b, theirs, name, origin) or _swapped_statistics(
                 a, b, (ours, theirs), name
             )
             if named is not None:
                 yield named
                 continue
-            hint = f"load the state of the training into {b.name}"
+            hint = f"load the state of the {origin} into {b.name}"
             if not one.changes:
-                hint = f"give {b.name} the {name} of the training, or load its state"
+                hint = f"give {b.name} the {name} of the {origin}, or load its state"
             yield Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
         elif one.shape != other.shape:
             yield Difference("spec", b.index, a.index, b.name, key, shape_text)
 
 
 def _fresh_statistics(
-    a: StageRecord, b: StageRecord, theirs: Mapping[str, StateRecord], name: str
+    a: StageRecord, b: StageRecord, theirs: Mapping[str, StateRecord], name: str, origin: str
 ) -> Difference | None:
     """Return that statistics without a count are those before a training: 0 and 1."""
     prefix = name.rpartition(".")[0]
@@ -165,7 +170,7 @@ def _fresh_statistics(
     keys = [write.partition(" ")[2] for write in (*a.writes, *b.writes)]
     key = next((key for key in keys if display_key(key) == prefix), next(iter(keys), None))
     text = f"its statistics are fresh: {center.name} is 0, and {width.name} is 1"
-    hint = f"load the statistics of the training into {b.name}"
+    hint = f"load the statistics of the {origin} into {b.name}"
     return Difference("state fresh", b.index, a.index, b.name, key, text, None, hint)
 
 

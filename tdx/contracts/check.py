@@ -184,6 +184,7 @@ def diff_stacks(
     steps: int = STEPS,
     evaluation: bool = False,
     tolerances: Tolerances | None = None,
+    noun: str = "reference",
 ) -> ContractReport:
     """Compare two envs of the same or of different libraries stage by stage.
 
@@ -198,6 +199,7 @@ def diff_stacks(
         steps: Number of reference steps.
         evaluation: The other env is used for evaluation: report statistics that change.
         tolerances: As for :func:`check_contract`.
+        noun: What messages call the first env, such as ``checkpoint``.
 
     Raises:
         TdxError: The first env cannot be recorded.
@@ -210,6 +212,7 @@ def diff_stacks(
     """
     compare = DEFAULT_PARTS if evaluation else get_args(Part)
     frozen = freeze(a, seed=seed, steps=steps, compare=compare, tolerances=tolerances)
+    frozen = replace(frozen, noun=noun)
     return check_contract(b, frozen, names[1], evaluation=evaluation, reference=names[0])
 
 
@@ -226,12 +229,13 @@ def _failed(
         index if 0 <= index <= contract.last else None,
         where.transform or stack.name,
         key,
-        f"it fails with the inputs of the contract: {error.message}",
+        f"it fails with the inputs of the {contract.noun}: {error.message}",
         None,
         error.hint,
+        noun=contract.noun,
     )
     relevant = len(relevant_stages(contract))
-    coverage = Coverage(0, relevant, 0, 0, len(contract.stages) - 1 - relevant)
+    coverage = Coverage(0, relevant, 0, 0, len(contract.stages) - 1 - relevant, noun=contract.noun)
     return ContractReport(
         *names,
         len(stack.stages),
@@ -240,4 +244,5 @@ def _failed(
         (difference,),
         compare=contract.compare,
         rows=tuple(rows_of_failure(contract, (difference,))),
+        noun=contract.noun,
     )

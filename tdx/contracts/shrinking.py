@@ -48,6 +48,14 @@ class Counterexample:
     report: ContractReport
     stage: int | None = None
 
+    def values(self) -> dict[str, Tensor]:
+        """Return the first record that differs: ``expected``, ``obtained``, and its ``elements``.
+
+        Empty if no value of the key differs.
+        """
+        first = self.report.first
+        return {} if first is None else _values_of(self.report, first)
+
 
 def shrink_contract(
     env: object, contract: Contract, report: ContractReport, *, evaluation: bool = False
@@ -399,7 +407,7 @@ def write_counterexample(
         atomic_folder(target) as folder,
     ):
         save_contract(counterexample.contract, folder / "contract")
-        (folder / "values.safetensors").write_bytes(tensors_to_bytes(_values_of(report, first)))
+        (folder / "values.safetensors").write_bytes(tensors_to_bytes(counterexample.values()))
         (folder / "reproduce.py").write_text(script, encoding="utf-8")
 
 

@@ -38,7 +38,7 @@ def with_tolerances(contract: Contract, tolerances: Tolerances | None) -> Contra
     for key, given in tolerances.items():
         name = shown.get(key, key)
         if name not in names:
-            hint = did_you_mean(key, shown, otherwise=f"the keys are {', '.join(shown)}")
+            hint = did_you_mean(key, shown, otherwise=f"the keys are {', '.join(sorted(shown))}")
             raise ArgumentError(f"the contract has no key {key!r}", hint=hint)
         fields = {**merged.get(name, {}), **given}
         _check_fields(key, fields)
@@ -55,7 +55,7 @@ def _check_fields(key: str, fields: Mapping[str, float]) -> None:
         is_share = name in ("rows", "quantile")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= float(value) <= (1 if is_share else 1e300):
-            limits = "a share from 0 to 1" if is_share else "a number of at least 0"
+            limits = "a share from 0 to 1" if is_share else "a number from 0 to 1e300"
             raise ArgumentError(f"the tolerance {name} of {key!r} must be {limits}, got {value!r}")
     if ("quantile" in fields) != ("limit" in fields):
         raise ArgumentError(
@@ -80,8 +80,11 @@ def parse_tolerances(options: list[str] | None) -> dict[str, dict[str, float]]:
         try:
             pairs = [part.partition("=") for part in text.split(",")]
             fields = {name.strip(): float(number) for name, _, number in pairs}
+            is_repeated = len(fields) < len(pairs)
         except ValueError:
-            fields = {}
+            fields, is_repeated = {}, False
+        if is_repeated:
+            raise ArgumentError(f"--tolerance {option!r} names a field twice")
         if not key or not fields:
             raise ArgumentError(
                 f"--tolerance {option!r} has another form than KEY:FIELD=NUMBER",

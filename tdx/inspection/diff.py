@@ -115,12 +115,13 @@ class DiffReport(Result):
             samples.
         values: Every key of the rollouts.
         differences: Stages at which the values differ first, with the kind of each difference.
+        follows: Differences that follow from them.
         notes: What is not compared, or not explained.
     """
 
     json_entries: ClassVar[Entries] = (
         *("a", "b", "same", "env", "stages", "env_specs", "chain_specs"),
-        *("steps", "seed", "samples", "values", "differences", "notes"),
+        *("steps", "seed", "samples", "values", "differences", "follows", "notes"),
     )
 
     a: str
@@ -134,6 +135,7 @@ class DiffReport(Result):
     samples: str | None = None
     values: tuple[ValueChange, ...] = ()
     differences: tuple[Difference, ...] = ()
+    follows: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -9,9 +9,10 @@ from functools import reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
-from tdx.compare.report import Difference
+from tdx.compare.report import Difference, SmallestCase, kind_of_edits
 from tdx.compare.rollouts import Record, explain_records
-from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps
+from tdx.compare.smallest import smallest_of_record
+from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps, largest_gap
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_checked_env
@@ -70,10 +71,7 @@ class PartComparison:
         if difference is not None:
             step = difference.step
             when = "in the first reset" if step is None else f"at step {step}"
-            place = "the env" if self.last < 0 else difference.place
-            return (
-                f"first difference {when}, {difference.key!r} after {place}: {difference.message}"
-            )
+            return f"first difference {when}: {difference.title}: {difference.sentence}"
         text = f"equal for {self.steps:,} steps"
         if self.largest:
             text += f", largest difference {self.largest:.0e}"
@@ -272,10 +270,14 @@ class _Trial:
                         left_out.update(_other_entries(result.given))
                     continue
                 key, change = first
-                name = converted.stages[last].name if last >= 0 else "env"
+                name = converted.stages[last].name if last >= 0 else converted.env_up_to(-1).id
                 text = "{} in the stack, {} in the pipeline".format(*change.sides)
+                is_declared = change.kind in ("dtype", "spec")
                 difference = Difference(
-                    "value", last, last, name, key, text, change.size, step=result.step
+                    "spec" if is_declared else "value",
+                    *(last, last, name, key, text, change.size),
+                    step=result.step,
+                    noun="stack",
                 )
                 break
         shares_env = converted.missing_env is not None
@@ -291,12 +293,17 @@ class _Trial:
         at = -1 if first is None else first
         records: list[Record] = []
         starts: list[int] = []
+        smallest: SmallestCase | None = None
+        tolerance = Tolerance(*[self._tolerance(below, last)] * 2)
+        episode, first_step, size = -1, 0, difference.size
         # What either side raises after the difference does not matter.
         with (
             suppress(TdxError),
             self._running(below, last, at + 1 + _RECORDS_AFTER) as (env, results),
         ):
             for result in results:
+                if result.is_reset:
+                    episode, first_step = episode + 1, 0 if result.step is None else result.step + 1
                 if result.is_sum or (result.step or 0) < at - _RECORDS_BEFORE:
                     continue
                 if isinstance(result.given, TdxError):
@@ -311,18 +318,26 @@ class _Trial:
                         for side in (expected, given)
                     ]
                     records.append((sides[0], sides[1], None))
+                    if sides[0].shape == sides[1].shape:
+                        size = max(size, largest_gap(*sides))
+                    step = None if result.is_reset else (result.step or 0) - first_step
+                    case = smallest or smallest_of_record(
+                        key, records[-1], tolerance, episode, step
+                    )
+                    smallest = case
                 if any(
                     change is not None and flag.rpartition(".")[2] in ("done", "terminated")
                     for flag, change in compare_entries(result.expected, result.values).items()
                 ):
                     break
-        tolerance = self._tolerance(below, last)
-        explanation = explain_records(records, starts, Tolerance(tolerance, tolerance))
+        difference = replace(difference, size=size, smallest=smallest)
+        explanation = explain_records(records, starts, tolerance)
         if explanation is None:
             return difference
         return replace(
             difference,
-            message=f"{difference.message}; {explanation.text}",
+            kind=kind_of_edits(explanation) or difference.kind,
+            message=explanation.text,
             hint=explanation.hint,
             explanation=explanation,
         )

@@ -15,7 +15,7 @@ import pytest
 from tdx.artifacts.artifact import output_bounds
 from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import ChainFunctions, chain_functions
-from tdx.artifacts.vectors import as_arrays, same_bits
+from tdx.artifacts.vectors import same_bits
 from tdx.artifacts.verifier import compare
 from tdx.core.transforms import Transform
 from tdx.core.transforms.families import StoredDataTransform
@@ -107,9 +107,11 @@ def test_a_transform_is_exported_to_the_forms_of_its_row(name: str) -> None:
     if "numpy" in forms:
         bounds = output_bounds(chain, operators)
         calls = numpy_calls(chain)
-        state = as_arrays(chain.initial)
+        state = {key: value.numpy() for key, value in chain.initial.items()}
         for call in chain.calls:
-            outputs = calls[call.function]({**as_arrays(call.inputs), **state})
+            outputs = calls[call.function](
+                {**{key: value.numpy() for key, value in call.inputs.items()}, **state}
+            )
             for key, value in outputs.items():
                 wanted = call.outputs[key].numpy()
                 assert compare(value, wanted, bounds[call.function][key]) is None, key

@@ -80,6 +80,26 @@ def test_each_command_in_each_format(
 
 
 @pytest.mark.usefixtures("folder")
+def test_replay_is_compared_with_the_dump(tdx: Tdx) -> None:
+    """The kind of the difference is named, and a repetition of the chain has none."""
+    chain = ("--t", "RewardScaling(0.0, 2.0)", "--t", "RewardSum")
+    made = tdx("rollout", "--env", "Pendulum-v1", "--steps", "9", *chain, "--raw", "--out", "raw")
+    assert made.code == 0
+    same = tdx("replay", "raw", *chain, "--compare")
+    assert (same.code, same.err) == (0, "")
+    assert same.out.startswith("raw → replay of raw  same")
+    changed = ("--t", "RewardScaling(0.0, 3.0)", "--t", "RewardSum")
+    shown = tdx("replay", "raw", *changed, "--compare", "--format", "json", "--out", "new")
+    assert (shown.code, shown.err) == (1, "wrote new\n")
+    report = json.loads(shown.out)
+    (cause,) = report["differences"]
+    assert cause["stage"] == 0
+    assert cause["explanation"]["kind"] == "scale"
+    assert cause["explanation"]["parameters"] == {"factor": 1.5, "offset": 0.0}
+    assert cause["hint"] == "give RewardScaling the scale of the dump, or load its state"
+
+
+@pytest.mark.usefixtures("folder")
 def test_replay_without_out_writes_nothing(tdx: Tdx) -> None:
     assert tdx("rollout", "--env", "CartPole-v1", "--steps", "40", "--out", "plain").code == 0
     shown = tdx("replay", "plain", "--t", "RewardSum")

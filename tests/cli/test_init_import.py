@@ -148,7 +148,9 @@ def test_arguments_of_the_function_are_converted(tdx: Tdx) -> None:
 def test_different_values_are_shown_and_fail(tdx: Tdx) -> None:
     outcome = tdx("init", "-", "--from", "converted_envs:changing", "--allow-code")
     assert outcome.code == 1
-    assert "first difference at step 0, 'reward' after stage 3 (ClipReward)" in outcome.err
+    assert "first difference at step 0: TDX511 value: stage 3 (ClipReward), key" in outcome.err
+    assert "\n  smallest case: step 0, " in outcome.err
+    assert "\n#   smallest case: step 0, " in outcome.out
     assert "# Stages 0 to 3: first difference at step 0" in outcome.out
 
 

@@ -94,7 +94,7 @@ def test_normalizer_without_numbers_is_named_beside_another_difference(
     report = tdx.diff_stacks(_tdx_env(clip, normalizer), _tdx_env(other, inactive))
     named = {cause.stage: cause for cause in report.causes}
     assert set(named) == {0, 1}
-    assert named[1].hint == "give ObservationNorm the loc of the training, or load its state"
+    assert named[1].hint == "give ObservationNorm the loc of the reference, or load its state"
 
 
 def _wrapped(env: gymnasium.Env[Array, Array], function: Function) -> gymnasium.Env[Array, Array]:

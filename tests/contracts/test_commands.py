@@ -90,11 +90,13 @@ def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -
 def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = [*diff, "envs.py:train", "envs.py:deploy", "--allow-code"]
     assert run([*command, "--html", "report.html"]) == 1
-    assert "stage 3 (RescaleAction) of the contract, key 'action'" in capsys.readouterr().out
+    assert "stage 3 (RescaleAction) of the reference, key 'action'" in capsys.readouterr().out
     page = Path("report.html").read_text()
     assert "smallest case" in page
     assert "RescaleAction" in page
     assert "missing stage" in page
+    written = "tdx contract diff envs.py:train envs.py:deploy --allow-code --shrink smallest"
+    assert written in page, "the reduced case, and the command that writes it"
     assert run([*command, "--html", "report.html"]) == 2
     assert run([*diff, "envs.py:train", "envs.py:train", "--allow-code"]) == 0
 

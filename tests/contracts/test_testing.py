@@ -39,7 +39,7 @@ def test_message_names_stage_key_size_and_hint() -> None:
     assert "observation differs by up to" in text
     assert "smallest case: the reset, feature " in text
     assert "the stage received: observation [" in text
-    assert "hint: load the statistics of the training" in text
+    assert "hint: load the statistics of the reference" in text
 
 
 @exhaustive

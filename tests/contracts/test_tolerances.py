@@ -241,7 +241,7 @@ def test_tolerances_are_written_and_read(tmp_path: Path) -> None:
         ({"observations": {"rows": 0.1}}, "has no key 'observations'"),
         ({"observation": {"row": 0.1}}, "unknown tolerance 'row'"),
         ({"observation": {"rows": 2}}, "must be a share from 0 to 1, got 2"),
-        ({"observation": {"atol": math.nan}}, "must be a number of at least 0"),
+        ({"observation": {"atol": math.nan}}, "must be a number from 0 to 1e300"),
         ({"observation": {"rows": True}}, "must be a share from 0 to 1"),
         ({"observation": {"limit": 0.1}}, "needs both quantile and limit"),
     ],
@@ -284,6 +284,8 @@ def test_commands(
     assert max(map(len, table)) <= 80
     assert run([*check, "--tolerance", "observation"]) == 2
     assert "has another form than KEY:FIELD=NUMBER" in capsys.readouterr().err
+    assert run([*check, "--tolerance", "observation:rows=0.1,rows=1"]) == 2
+    assert "names a field twice" in capsys.readouterr().err
 
 
 def test_failed_assertion_shows_the_rows() -> None:

@@ -205,7 +205,7 @@ def test_first_difference_names_step_key_stage_and_values(
     (comparison,) = found.comparisons
     assert comparison.difference is not None
     assert str(comparison) == (
-        "first difference at step 0, 'reward' after stage 7 (ClipReward): "
+        "first difference at step 0: TDX511 value: stage 7 (ClipReward), key 'reward': "
         "2 in the stack, 0.5 in the pipeline"
     )
     assert not found.is_equal
@@ -221,7 +221,13 @@ def test_first_difference_is_explained_as_in_a_comparison(monkeypatch: pytest.Mo
         steps=5,
     )
     (comparison,) = found.comparisons
-    assert str(comparison).endswith("; it is multiplied by 1.5")
+    difference = comparison.difference
+    assert difference is not None
+    assert difference.title == "TDX506 scale"
+    assert difference.message == "it is multiplied by 1.5"
+    details = dict(difference.details())
+    assert details["smallest case"].startswith("step 0, ")
+    assert details["hint"] == "divide by 1.5"
 
 
 def test_stages_that_do_not_fit_without_the_missing_one_are_left_out() -> None:

@@ -87,7 +87,7 @@ async def test_differences_are_listed_and_visited() -> None:
         assert "reset 1 of 14 ≠≠≠" in found
         assert "follows from the differences ↳ stage 0 (ObservationNorm)" in found
         await app.press("right", "right")
-        assert "step 2 3 of 14" in shown(app, "details")
+        assert "step 1 3 of 14" in shown(app, "details")
         await app.press("f1")
         assert "The stages of both sides are paired" in app.text(".dialog")
         await app.press("escape")
@@ -224,7 +224,7 @@ def test_rewards_are_named_by_their_steps() -> None:
     tdx.save_contract(tdx.freeze(stack, compare=["reward"]), "contract")
     found = run(CompareContract(Pipeline.of("Pendulum-v1"), "contract"))
     line = next(line for line in list_lines(found) if line.key and line.key.key == "reward")
-    assert "step 1  1 of 12" in details(found, line, 0, 120).plain
+    assert "step 0  1 of 12" in details(found, line, 0, 120).plain
 
 
 def test_names_from_untrusted_files_are_escaped() -> None:

@@ -43,9 +43,9 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         await app.press("n", "text:10", "enter")
         await edit(app, 0, "RewardScaling(0.0, 0.5)")
         assert rewards(app) == [0.5 * each for each in rewards(app, 0)]
-        cause = "stage 0 (RewardScaling), key 'reward': it is multiplied by 0.5"
+        cause = "TDX506 scale: stage 0 (RewardScaling), key 'reward': it is multiplied by 0.5"
         assert (
-            app.note == f"■ repeated 10 steps; {cause}, from step 1; "
+            app.note == f"■ repeated 10 steps; {cause}, from step 1 (hint: multiply by 2); "
             "also differs: episode_reward from step 1"
         )
         state = app.tab.connection.state

@@ -391,9 +391,6 @@ DiffSeed = Annotated[
     integer_option("--seed", 0, "Seed of both sides; 0 by default.", metavar="S"),
 ]
 
-_DUMP_STEPS = 1_000
-"""Steps of two dumps that are compared by default."""
-
 
 def diff(
     output: OutputOptions,
@@ -448,7 +445,7 @@ def diff(
             report = compare_checkpoints(*checkpoints, recorded, progress)
         if not report.same:
             opened = [partial(CheckpointStack, side, recorded) for side in checkpoints]
-            report = explain_differences(report, opened)
+            report = explain_differences(report, opened, noun="first checkpoint")
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if is_descriptor(b):
@@ -500,7 +497,7 @@ def diff(
     recorded_steps: int | None = None
     with third_party_code(), ExitStack() as stack:
         if has_dump:
-            from tdx.cli.dump_sides import DumpSide, open_sides
+            from tdx.cli.dump_sides import COMPARED_STEPS, DumpSide, compare_with_dump, open_sides
 
             sides = [stack.enter_context(closing(s)) for s in open_sides(a, b, allow_code)]
             dumps = [side.dump for side in sides if isinstance(side, DumpSide)]
@@ -508,25 +505,25 @@ def diff(
             if len(dumps) == len(sides):
                 # Their values are there already.
                 recorded_steps = min(dump.manifest.steps for dump in dumps)
-                steps = min(recorded_steps, _DUMP_STEPS) if steps is None else steps
+                steps = min(recorded_steps, COMPARED_STEPS) if steps is None else steps
         else:
             sides = [
                 stack.enter_context(closing(_pipeline_side(path, allow_code))) for path in (a, b)
             ]
-        report = compare_pipelines(
-            *sides, steps=steps or None, seed=seed or 0, explain_values=has_dump
-        )
-        # Rollouts that agree leave nothing to explain, whatever the arguments are.
-        is_explained = not report.same if steps is None else not report.same_values
         if has_dump:
-            # Chains that are equal do not explain recorded values that differ.
-            is_explained = not replace(report, values=()).same
-        if is_explained and steps != 0:
-            stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
-            report = explain_differences(report, stacks, seed or 0)
-        if recorded_steps is not None and report.steps != recorded_steps:
-            note = f"only {report.steps or 0:,} of {recorded_steps:,} steps are compared"
-            report = replace(report, notes=(*report.notes, note))
+            noun = "reference"
+            if Path(a).is_dir():
+                noun = "first dump" if Path(b).is_dir() else "dump"
+            report = compare_with_dump(
+                *(sides, steps, seed or 0, noun, recorded_steps), allow_code=allow_code
+            )
+        else:
+            report = compare_pipelines(*sides, steps=steps or None, seed=seed or 0)
+            # Rollouts that agree leave nothing to explain, whatever the arguments are.
+            is_explained = not report.same if steps is None else not report.same_values
+            if is_explained and steps != 0:
+                stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
+                report = explain_differences(report, stacks, seed or 0)
     write_view(diff_view(report), output)
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 

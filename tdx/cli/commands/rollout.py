@@ -31,7 +31,7 @@ from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
 from tdx.foundation.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from tdx.rollouts import DumpRequest, Manifest
+    from tdx.rollouts import Dump, DumpRequest, Manifest
 
 Steps = Annotated[
     int | None,
@@ -98,6 +98,9 @@ Stages = Annotated[
 ReplayOut = Annotated[
     str | None,
     typer.Option("-o", "--out", metavar="DIR", help="Write the result to a new dump."),
+]
+CompareReplay = Annotated[
+    bool, typer.Option("--compare", help="Show what differs from the dump, and in what way.")
 ]
 
 _ALLOWED_WITH_RESUME = {"allow_code"}
@@ -331,17 +334,19 @@ def replay(
     out: ReplayOut = None,
     force: Force = False,
     allow_code: AllowCode = False,
-) -> None:
+    compare: CompareReplay = False,
+) -> int:
     """Apply another chain to the data of a dump.
 
     The result equals a rollout with that chain.
 
     The dump must have been written without a chain, or with --raw. Without --out the result is
-    shown but not saved.
+    shown but not saved. With --compare, what differs from the dump is shown instead, as by tdx
+    diff, and the exit code is 1 if anything does.
 
     tdx replay runs/raw -t RewardSum --out runs/summed
 
-    tdx replay runs/raw -t "RewardClipping(-1, 1)"
+    tdx replay runs/raw -t "RewardClipping(-1, 1)" --compare
     """
     import tempfile
 
@@ -359,11 +364,41 @@ def replay(
             manifest = replay(
                 source, chain, target, force=force, allow_code=allow_code, on_chunk=on_chunk
             )
+        if compare:
+            return _compare_replay(source, open_dump(target), out, allow_code, output)
         if out is None:
             view = dump_view(look_at(open_dump(target)), f"replay of {dump}")
         else:
             view = summary_view(out, manifest)
     write_view(view, output)
+    return ExitCode.OK
+
+
+def _compare_replay(
+    source: Dump, result: Dump, out: str | None, allow_code: bool, output: OutputOptions
+) -> int:
+    """Show what differs between a dump and its replay; return the exit code."""
+    from contextlib import ExitStack, closing
+
+    from tdx.cli.dump_sides import COMPARED_STEPS, DumpSide, compare_with_dump
+    from tdx.cli.output import write_view
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.comparisons import diff_view
+
+    names = str(source.path), out or f"replay of {source.path}"
+    recorded = min(source.manifest.steps, result.manifest.steps)
+    with third_party_code(), ExitStack() as opened:
+        sides = [
+            opened.enter_context(closing(DumpSide(dump, allow_code, name)))
+            for dump, name in zip((source, result), names, strict=True)
+        ]
+        steps = min(recorded, COMPARED_STEPS)
+        seed = source.manifest.seed
+        report = compare_with_dump(sides, steps, seed, "dump", recorded, allow_code=allow_code)
+    if out is not None:
+        print(f"wrote {out}", file=sys.stderr)
+    write_view(diff_view(report), output)
+    return ExitCode.OK if report.same else ExitCode.FINDINGS
 
 
 COMMANDS: Functions = {

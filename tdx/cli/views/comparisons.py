@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from tdx.cli.views import (
     NONE,
     Block,
     Cell,
+    Code,
     Column,
     Fold,
     Heading,
@@ -20,6 +22,7 @@ from tdx.cli.views import (
     fact,
 )
 from tdx.cli.views.specs import comparison_table
+from tdx.compare.report import RECEIVED
 from tdx.foundation.text import count_text
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from tdx.compare.report import ExampleRow
     from tdx.contracts import ContractReport, Difference
     from tdx.contracts.contents import ContractContents
+    from tdx.contracts.shrinking import Counterexample
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange
     from tdx.inspection.spec_report import KeyChange
 
@@ -69,7 +73,12 @@ def diff_view(report: DiffReport) -> View:
             *_specs("specs after the chain", report.chain_specs),
             *_values(report),
             *([Heading("explanation")] if report.differences else []),
-            *(block for difference in report.differences for block in _difference(difference)),
+            *(
+                block
+                for difference in report.differences
+                for block in difference_blocks(difference)
+            ),
+            *_follows(report.follows, indent=2),
             *(fact("note", note) for note in report.notes),
         ]
 
@@ -211,21 +220,15 @@ def contract_view(report: ContractReport) -> View:
         text = str(report.coverage)
         if report.verdict == "same":
             parts = ", ".join(report.compare)
-            text = f"the target preprocesses as the contract does ({parts}); {text}"
+            text = f"the target preprocesses as the {report.noun} does ({parts}); {text}"
         elif report.verdict == "not comparable":
             text += ", which is too little for an answer"
         style: Style = "good" if report.verdict == "same" else "bad"
         shown.append(Paragraph([Cell(report.verdict, style), Cell(f": {text}")]))
         for index, difference in enumerate(report.differences):
             shown.append(Heading("first difference" if index == 0 else "further difference"))
-            shown += _difference(difference)
-        if report.follows:
-            # On one line, with the first of them.
-            stages = list(dict.fromkeys(difference.place for difference in report.follows))
-            names = ", ".join(stages[:_SHOWN])
-            more = f" and {len(stages) - _SHOWN} more" if len(stages) > _SHOWN else ""
-            text = f"{count_text(len(report.follows), 'difference')} at {names}{more}"
-            shown.append(fact("follows from it", text, indent=0))
+            shown += difference_blocks(difference)
+        shown += _follows(report.follows)
         if report.training_only:
             # Apart from differences, as the target has no training.
             shown.append(Heading("only in training"))
@@ -292,6 +295,43 @@ def contract_contents_view(contents: ContractContents) -> View:
     return View("contract_contents", contents, blocks, lambda: contents.stages)
 
 
+_MAX_ELEMENTS = 16
+"""Elements of a counterexample that are listed."""
+
+
+def counterexample_blocks(case: Counterexample, steps: int, command: Sequence[str]) -> list[Block]:
+    """Lay out the smallest contract that shows the first difference, and how to run it.
+
+    Args:
+        case: The counterexample.
+        steps: Number of steps that were compared.
+        command: Arguments of the command that writes it as files; the last one is the folder.
+    """
+    size = f"{count_text(case.contract.steps, 'step')} of {steps}"
+    size += "" if case.stage is None else f", stage {case.stage} alone"
+    values = case.values()
+    first = case.report.first
+    blocks: list[Block] = [Heading("smallest case", size)]
+    if first is not None and first.smallest is not None:
+        blocks.append(fact("first number", first.smallest.text, indent=0))
+        if first.smallest.inputs:
+            blocks.append(fact(RECEIVED, first.smallest.inputs, indent=0))
+    if "elements" in values:
+        elements = values["elements"].tolist()
+        sides = [values[name].flatten().tolist() for name in ("expected", "obtained")]
+        rows = [
+            [Cell(str(at)), *(Cell(f"{side[at]:.6g}") for side in sides)]
+            for at in elements[:_MAX_ELEMENTS]
+        ]
+        titles = ("element", "expected", "obtained")
+        blocks.append(Table.of(titles, rows, numbers=titles))
+        if len(elements) > _MAX_ELEMENTS:
+            more = count_text(len(elements) - _MAX_ELEMENTS, "more element")
+            blocks.append(dim(f"{more} of this record differ"))
+    script = shlex.join(["python", f"{command[-1]}/reproduce.py"])
+    return [*blocks, Code(f"{shlex.join(command)}\n{script}", "sh")]
+
+
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
 
 
@@ -340,24 +380,27 @@ def _stage_text(stage: StageRecord | None) -> str:
     return "\n".join([title, *([", ".join(arguments)] if arguments else []), *specs])
 
 
-def _difference(difference: Difference) -> Iterator[Block]:
-    code = Cell(f"{difference.code} ", "bad")
-    is_extra = difference.kind == "missing stage" and difference.stage is not None
-    kind = "extra stage" if is_extra else difference.kind
-    yield Paragraph([code, Cell(f"{kind}: ", "dim"), Cell(difference.sentence, "name")])
-    if difference.size is not None and "differs by up to" not in difference.message:
-        text = f"{difference.key} differs by up to {difference.size:.4g}"
-        yield fact("size", text, indent=7)
-    if difference.effect:
-        yield fact("values", difference.effect, indent=7)
-    if difference.smallest is not None:
-        yield fact("smallest case", difference.smallest.text, indent=7)
-        if difference.smallest.inputs:
-            yield fact("the stage received", difference.smallest.inputs, indent=9)
-    if difference.state is not None and difference.state.text not in difference.message:
-        yield fact("state", difference.state.text, indent=7)
-    if difference.hint:
-        yield fact("hint", difference.hint, indent=7)
+def _follows(differences: Sequence[Difference], indent: int = 0) -> Iterator[Block]:
+    """Yield one line for all differences that follow from others, with the first stages."""
+    if differences:
+        stages = list(dict.fromkeys(difference.place for difference in differences))
+        names = ", ".join(stages[:_SHOWN])
+        more = f" and {len(stages) - _SHOWN} more" if len(stages) > _SHOWN else ""
+        text = f"{count_text(len(differences), 'difference')} at {names}{more}"
+        yield fact("follows from it", text, indent=indent)
+
+
+def difference_blocks(difference: Difference) -> Iterator[Block]:
+    """Lay out a difference: its sentence, its details, and the rows that differ most.
+
+    Args:
+        difference: The difference.
+    """
+    code, _, kind = difference.title.partition(" ")
+    title = [Cell(f"{code} ", "bad"), Cell(f"{kind}: ", "dim")]
+    yield Paragraph([*title, Cell(difference.sentence, "name")])
+    for name, text in difference.details():
+        yield fact(name, text, indent=9 if name == RECEIVED else 7)
     if difference.examples:
         yield example_table(difference.examples)
 

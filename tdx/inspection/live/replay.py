@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tdx.compare.alignment import match_stages
 from tdx.compare.codes import DifferenceKind
-from tdx.compare.report import Difference
+from tdx.compare.edits import Explanation
+from tdx.compare.report import Difference, kind_of_edits
 from tdx.compare.rollouts import Record, explain_records
 from tdx.compare.values import (
     Change,
@@ -200,7 +201,8 @@ class Replay:
         word = "differs"
         if self.cause is not None and self.cause.key is not None:
             since = places.pop(self.cause.key).removeprefix(f"{self.cause.key} ")
-            head, word = f"{head}; {self.cause_sentence}, {since}", "also differs"
+            hint = f" (hint: {self.cause.hint})" if self.cause.hint else ""
+            head, word = f"{head}; {self.cause_sentence}, {since}{hint}", "also differs"
         if not places:
             return head
         more = f", {len(places) - 3} more" if len(places) > 3 else ""
@@ -211,7 +213,7 @@ class Replay:
         """The first difference as a sentence; empty if there is none."""
         if self.cause is None:
             return ""
-        return self.cause.sentence.replace("of the contract", "of the earlier chain", 1)
+        return f"{self.cause.title}: {self.cause.sentence}"
 
     def _find_cause(self, first: int) -> Difference | None:
         """Return the difference at the first stage that differs in the first trace that differs."""
@@ -305,11 +307,14 @@ def _first_difference(
         kind: DifferenceKind = "value"
         if change.kind == "spec" or change.kind == "dtype":
             kind = change.kind
-        explanation = None
+        explanation: Explanation | None = None
         if match.b is not None and (change.kind != "dtype" or change.size is not None):
             tolerance = float_tolerance([dtype_name(records[0][0])])
             explanation = explain_records(records, starts, tolerance)
-        text = change.text if explanation is None else explanation.text
+        text = change.text
+        if explanation is not None:
+            text = explanation.text
+            kind = kind_of_edits(explanation) or kind
         if match.status == "missing":
             kind, text = "missing stage", "the new chain has no such stage"
         elif match.status == "extra":
@@ -326,6 +331,7 @@ def _first_difference(
             change.size,
             None if explanation is None else explanation.hint,
             explanation=explanation,
+            noun="earlier chain",
         )
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
-from tdx.compare.report import ContractReport
+from tdx.compare.report import RECEIVED, ContractReport
 from tdx.tui.contract.messages import (
     Comparison,
     KeyValues,
@@ -156,7 +156,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
     stage, report = line.stage, comparison.report
     parts = list(_difference_parts(comparison, line))
     if line.key is not None:
-        parts += _value_lines(line.key, step, width)
+        parts += _value_lines(line.key, step, width, report.noun)
     if report.follows and any(difference in report.causes for difference in stage.differences):
         what = "the difference" if len(report.causes) == 1 else "the differences"
         parts += [Content(""), Content.styled(f"follows from {what}", "bold")]
@@ -167,9 +167,9 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
         names = dict.fromkeys(name for side in sides for name in side.unlisted)
         if names:
             compared = " and ".join(report.compare)
-            text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
+            text = f"writes {', '.join(names)}, not compared: the {report.noun} compares {compared}"
             parts.append(Content.styled(text, "dim"))
-        parts += _stage_lines(stage, width)
+        parts += _stage_lines(stage, width, report.noun)
         if stage.a is not None and stage.a.index < 0:
             notes = [
                 *(f"allowed: {difference.sentence}" for difference in report.allowed),
@@ -200,18 +200,11 @@ def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
         sign = FIRST if is_first else "≠" if is_cause else "↳"
         style = "bold $error" if is_cause else "$warning"
         where = "first difference  " if is_first else ""
-        yield Content.assemble((f"{sign} {where}{difference.code} {difference.kind}", style))
-        has_size = difference.size is None or "up to" in difference.message
-        size = "" if has_size else f" (up to {difference.size:.4g})"
-        yield Content(f"{difference.sentence}{size}")
-        if difference.effect:
-            yield Content(difference.effect)
-        if difference.smallest is not None:
-            yield Content(f"smallest case: {difference.smallest.text}")
-        if difference.state is not None and difference.state.text not in difference.message:
-            yield Content(difference.state.text)
-        if difference.hint:
-            yield Content.styled(f"→ {difference.hint}", "dim")
+        yield Content.assemble((f"{sign} {where}{difference.title}", style))
+        yield Content(difference.sentence)
+        for name, text in difference.details():
+            indent = "  " if name == RECEIVED else ""
+            yield Content.assemble((f"{indent}{name}: ", "dim"), text)
     if shown and report.first is not None and shown[0] not in report.causes:
         yield Content.styled(f"follows from {report.first.place}", "dim")
 
@@ -223,7 +216,7 @@ _STATUS_TEXTS = {
 }
 
 
-def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
+def _value_lines(key: KeyValues, step: int, width: int, noun: str) -> Iterator[Content]:
     """Yield the values of both sides in a reference step; ``≠`` marks differences."""
     if key.reason:
         yield Content("")
@@ -242,7 +235,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         (marks[step + 1 :], "dim"),
     )
     if key.reason:
-        for name, records in (("contract", key.a), ("target", key.b)):
+        for name, records in ((noun, key.a), ("target", key.b)):
             if step < len(records):
                 shown = " ".join(_number(value) for value in records[step][:_MAX_SIDE])
                 more = " …" if len(records[step]) > _MAX_SIDE else ""
@@ -250,7 +243,7 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         return
     label = max(map(len, key.labels), default=0)
     column = min(max((width - label - 6) // 3, _MIN_NUMBER), 18)
-    names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"
+    names = f"  {'':{label}} {noun:>{column}} {'target':>{column}} {'difference':>{column}}"
     yield Content.styled(names, "dim")
     for at, name in enumerate(key.labels):
         elements = [records[step] if step < len(records) else () for records in (key.a, key.b)]
@@ -268,7 +261,7 @@ def _number(value: float | None, digits: int = 6) -> str:
     return "–" if value is None else f"{value:.{digits}g}"
 
 
-def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
+def _stage_lines(stage: StageComparison, width: int, noun: str) -> Iterator[Content]:
     """Yield arguments, specs and state of both sides."""
     for title in ("arguments", "specs", "state"):
         sides: list[Mapping[str, str]] = [
@@ -290,5 +283,5 @@ def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
                 yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)
             else:
                 yield Content.assemble(*head)
-                yield Content.assemble(("    contract  ", "dim"), left)
-                yield Content.assemble(("    target    ", "dim"), right)
+                yield Content.assemble((f"    {noun}  ", "dim"), left)
+                yield Content.assemble((f"    {'target':{len(noun)}}  ", "dim"), right)

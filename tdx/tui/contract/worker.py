@@ -112,9 +112,10 @@ def _read_reference(name: str, allow_code: bool, samples: str | None) -> Contrac
             f"{name} has no contract.yaml",
             hint="give a folder that a contract was written to, or a policy checkpoint",
         )
+    pipeline = Pipeline(EnvConfig(name))
     if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
-        return _freeze(PipelineFile.load(path).pipeline, allow_code, samples)
-    return _freeze(Pipeline(EnvConfig(name)), allow_code, samples)
+        pipeline = PipelineFile.load(path).pipeline
+    return replace(_freeze(pipeline, allow_code, samples), noun="reference")
 
 
 # Plain data for the app
@@ -256,11 +257,12 @@ def _to_records(elements: Tensor | None, count: int) -> Records:
 
 def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> tuple[str, ...]:
     """Name the records of a key: the reset and the steps of each reference episode."""
-    # A reward has no record of the reset, as an action has none.
+    # They count from 0, as in the smallest case. A reward has no record of the reset, as an
+    # action has none.
     for starts in ([],) if is_inverse else (["reset"], []):
         names: list[str] = []
         for number, segment in enumerate(inputs):
-            steps = [*starts, *(f"step {step + 1}" for step in range(segment.steps))]
+            steps = [*starts, *(f"step {step}" for step in range(segment.steps))]
             names += [f"{name} of episode {number}" for name in steps] if number else steps
         if len(names) == count:
             return tuple(names)

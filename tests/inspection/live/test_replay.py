@@ -62,9 +62,9 @@ def test_cause_is_the_first_stage_that_differs(
         replay.advance()
     text = replay.describe()
     if sentence.endswith(": "):
-        assert replay.cause_sentence.startswith(sentence)
+        assert (replay.cause.sentence if replay.cause else "").startswith(sentence)
     else:
-        assert replay.cause_sentence == sentence
+        assert (replay.cause.sentence if replay.cause else "") == sentence
     assert sentence in text
     is_explained = replay.cause is not None and replay.cause.explanation is not None
     assert is_explained == ("key" in sentence and "new chain" not in sentence)
