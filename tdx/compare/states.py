@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
-from tdx.compare.edits import Edit, Explanation
+from tdx.compare.edits import STOP_UPDATES, Edit, Explanation
 from tdx.compare.model import Contract, StageRecord, StateRecord, display_key
 from tdx.compare.orders import find_order
 from tdx.compare.report import Difference, StateChange
@@ -55,8 +55,13 @@ def compare_states(
         ours, theirs = _common_rows(ours, theirs, in_rows)
     key = next((name.partition(" ")[2] for name in (*a.writes, *b.writes)), None)
 
-    def difference(kind: DifferenceKind, text: str, hint: str) -> Difference:
-        return Difference(kind, b.index, a.index, b.name, key, text, None, hint)
+    def difference(
+        kind: DifferenceKind, text: str, hint: str, edit: Edit | None = None
+    ) -> Difference:
+        explanation = None if edit is None else Explanation((edit,))
+        return Difference(
+            *(kind, b.index, a.index, b.name, key, text, None, hint), explanation=explanation
+        )
 
     values = [
         {name: record.value for name, record in side.items() if record.value is not None}
@@ -78,7 +83,9 @@ def compare_states(
             f"its statistics are fresh: its count ({name}) is {format_number(present)}, in the "
             f"contract {format_number(trained)}"
         )
-        yield difference("state fresh", text, f"load the statistics of the training into {b.name}")
+        hint = f"load the statistics of the training into {b.name}"
+        numbers = {"count": present, "reference": {"count": trained}}
+        yield difference("state fresh", text, hint, Edit("fresh statistics", text, numbers, hint))
     elif a.name == b.name:
         yield from islice(_other_values(a, b, ours, theirs, key), 1)
     learning = [record.name for record in theirs.values() if record.changes]
@@ -87,13 +94,11 @@ def compare_states(
         text = f"its statistics change with every step ({', '.join(learning[:3])})"
         if not evaluation:
             text += ", those of the contract do not"
-        yield difference("state still learning", text, _STOP)
-
-
-_STOP = (
-    "stop the updates: training = False in Stable-Baselines3, update_running_mean = False in "
-    "Gymnasium, freeze() in TorchRL and tdx"
-)
+        parameters: dict[str, object] = {"tensors": learning}
+        if present is not None:
+            parameters["count"] = present
+        edit = Edit("moving statistics", text, parameters, STOP_UPDATES)
+        yield difference("state still learning", text, STOP_UPDATES, edit)
 
 
 def _other_values(
@@ -166,7 +171,11 @@ def _fresh_statistics(
     key = next((key for key in keys if display_key(key) == prefix), next(iter(keys), None))
     text = f"its statistics are fresh: {center.name} is 0, and {width.name} is 1"
     hint = f"load the statistics of the training into {b.name}"
-    return Difference("state fresh", b.index, a.index, b.name, key, text, None, hint)
+    edit = Edit("fresh statistics", text, {"mean": 0.0, "std": 1.0}, hint)
+    return Difference(
+        *("state fresh", b.index, a.index, b.name, key, text, None, hint),
+        explanation=Explanation((edit,)),
+    )
 
 
 def _swapped_statistics(

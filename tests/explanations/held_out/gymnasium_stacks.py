@@ -98,9 +98,7 @@ def standardize(mean: float, std: float) -> Function:
     return lambda value: ((value - np.float32(mean)) / np.float32(std)).astype(np.float32)
 
 
-def observations(
-    base: Callable[[], Any], one: Function, other: Function, *faults: Fault
-) -> Case:
+def observations(base: Callable[[], Any], one: Function, other: Function, *faults: Fault) -> Case:
     """Return a case whose functions of observations differ."""
     return Case(lambda: observe(base(), one), lambda: observe(base(), other), faults)
 

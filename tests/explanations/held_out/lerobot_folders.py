@@ -145,9 +145,7 @@ CASES: dict[str, Case] = {
     "LeRobot: state as it is": case(
         identity, faults=(fault(N, "argument", "inactive", says="IDENTITY"),)
     ),
-    "LeRobot: statistics in degrees": case(
-        degrees, faults=(fault(N, "feature scale", "value"),)
-    ),
+    "LeRobot: statistics in degrees": case(degrees, faults=(fault(N, "feature scale", "value"),)),
     "LeRobot: joints of the statistics swapped": case(
         joints, faults=(fault(N, "value", "feature scale", says="1, 0, 2, 3, 4, 5"),)
     ),
@@ -165,9 +163,7 @@ CASES: dict[str, Case] = {
     "LeRobot: crop at the corner": case(
         place, faults=(fault("image_crop_resize", "argument", "crop"),)
     ),
-    "LeRobot: statistics of another dict": case(
-        swapped, faults=(fault(N, "swapped statistics"),)
-    ),
+    "LeRobot: statistics of another dict": case(swapped, faults=(fault(N, "swapped statistics"),)),
     "LeRobot: statistics of the actions": case(
         of_actions, faults=(fault(N, "swapped statistics", says=ACTION),)
     ),
@@ -185,6 +181,9 @@ CASES: dict[str, Case] = {
     "LeRobot: swapped statistics and another size": case(
         swapped,
         size,
-        faults=(fault(N, "swapped statistics"), fault("image_crop_resize", "argument", "resampling")),
+        faults=(
+            fault(N, "swapped statistics"),
+            fault("image_crop_resize", "argument", "resampling"),
+        ),
     ),
 }
