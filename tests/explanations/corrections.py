@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -285,7 +285,7 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                     stages[-1] = folded
             case "inactive" if "in" in numbers:
                 # The stage works in all of them.
-                stages[:1] = stage.arguments.get("stages", ())  # type: ignore[arg-type]
+                stages[:1] = cast("tuple[Stage, ...]", stage.arguments.get("stages", ()))
             case "moving statistics":
                 stages[0] = stage.replaced(update=False)
             case "width":

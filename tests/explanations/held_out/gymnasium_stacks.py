@@ -44,7 +44,7 @@ def act(env: Any, function: Function) -> Any:
     return wrappers.TransformAction(env, function, env.action_space)
 
 
-def reward(env: Any, function: Callable[[float], float]) -> Any:
+def reward(env: Any, function: Function) -> Any:
     return wrappers.TransformReward(env, function)
 
 
@@ -64,7 +64,7 @@ class OnlyOn(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Any, function: Function, resets: bool = True, steps: bool = True):
         super().__init__(env)
-        self.hidden = [function, resets, steps]
+        self.hidden: list[Any] = [function, resets, steps]
 
     def reset(self, **kwargs: Any) -> Any:
         value, info = self.env.reset(**kwargs)

@@ -11,17 +11,16 @@ import numpy as np
 import tdx
 from tests.explanations.held_out.model import Case, Fault, fault
 from tests.explanations.mutations.lerobot_steps import (
-    CAMERA,
     CROP,
     CROPS,
     NORMALIZES,
-    STATE,
     SURROUNDINGS,
     make_folder,
     samples,
     write,
 )
-from tests.stacks.checkpoints.folders import ACTION, Folder
+from tests.stacks.checkpoints.folders import ACTION, STATE, Folder
+from tests.stacks.checkpoints.folders import IMAGE as CAMERA
 
 Edit = Callable[[Folder], None]
 N = "normalizer"

@@ -61,7 +61,7 @@ class Mapped(VecEnvWrapper):
 
     def __init__(self, venv: Any, function: Callable[[Any], Any]) -> None:
         super().__init__(venv)
-        self.hidden = [function]
+        self.hidden: list[Any] = [function]
 
     def reset(self) -> Any:
         return self.hidden[0](self.venv.reset())

@@ -40,7 +40,7 @@ class Mapped(rl.Transform):  # type: ignore[misc]
         self.hidden = [function]
 
     def _apply_transform(self, observation: torch.Tensor) -> torch.Tensor:
-        return self.hidden[0](observation)  # type: ignore[no-any-return]
+        return self.hidden[0](observation)
 
     def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
         return self._call(tensordict_reset)
