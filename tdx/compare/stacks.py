@@ -542,7 +542,9 @@ class _Comparison:
         excluded = () if self.a.recording is None else self.a.recording.unrepeatable
         for index, (theirs, own, count) in sorted(replayed.run.call_counts.items()):
             recorded = replayed.run.pairs.get(index)
-            if index >= 0 and recorded is not None and recorded not in excluded:
+            # A stage that failed has not made its last calls.
+            is_compared = index >= 0 and index not in replayed.run.failures
+            if is_compared and recorded is not None and recorded not in excluded:
                 text = f"it makes {own} instead of {theirs} inner calls"
                 text += f", in {count} calls" if count > 1 else ""
                 name = self.b.stage(index).name

@@ -90,6 +90,14 @@ def _is_between(difference: Difference, report: ContractReport, first: int, last
         each.reference_stage is None and (each.stage or 0) < difference.stage
         for each in report.differences
     )
+    # Those that only the reference has take its places.
+    lacking = sorted(
+        each.reference_stage
+        for each in report.differences
+        if each.stage is None and each.reference_stage is not None
+    )
+    for index in lacking:
+        place += index <= place
     return first <= place <= last + 1
 
 

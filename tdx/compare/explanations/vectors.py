@@ -108,6 +108,11 @@ class FeatureMap:
         same = torch.allclose(self.factor, torch.ones_like(self.factor), 1e-6, 1e-9)
         return not same or bool(self.offset.abs().gt(1e-9).any()) or self.limits is not None
 
+    def fits(self, values: Tensor) -> bool:
+        """Return True if values have as many features, or channels."""
+        sizes = zip(reversed(self.factor.shape), reversed(values.shape), strict=False)
+        return all(size in (1, own) for size, own in sizes)
+
     def apply(self, values: Tensor) -> Tensor:
         """Return the values of the other side."""
         result = values * self.factor + self.offset
