@@ -193,7 +193,9 @@ class Difference(Result):
     @property
     def effect(self) -> str | None:
         """In what way the values differ, if the message does not say it."""
-        if self.explanation is None or self.explanation.text in self.message:
+        if self.explanation is None or all(
+            edit.text in self.message for edit in self.explanation.edits
+        ):
             return None
         return self.explanation.text
 

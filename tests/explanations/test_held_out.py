@@ -18,6 +18,7 @@ MISSED = {
     "tanh instead of clip": "no kind is nonlinear",
     "gray levels binarized": "no kind is a threshold",
     "TorchRL: log in a custom transform": "no kind is nonlinear",
+    "LeRobot: keys swapped": "another order of the keys of samples counts as a difference",
     "LeRobot: bfloat16": "NumPy, and so the checkpoint that is opened, does not have the dtype",
 }
 """Cases that are not explained, with the reason."""
