@@ -26,6 +26,7 @@ ExplanationKind = Literal[
     "channel order",
     "axis order",
     "flip",
+    "reshape",
     "resampling",
     "crop",
     "gray weights",
@@ -34,6 +35,7 @@ ExplanationKind = Literal[
     "history",
     "delta",
     "swapped statistics",
+    "fresh statistics",
     "moving statistics",
     "width",
     "renamed key",
@@ -41,6 +43,11 @@ ExplanationKind = Literal[
     "constant",
     "noise",
 ]
+
+STOP_UPDATES = (
+    "stop the updates: training = False in Stable-Baselines3, update_running_mean = False in "
+    "Gymnasium, freeze() in TorchRL and tdx"
+)
 
 
 def _exact() -> Tolerance:

@@ -233,7 +233,9 @@ class Difference(Result):
         """
         if self.size is not None and "differs by up to" not in self.message:
             yield "size", f"{self.key} differs by up to {self.size:.4g}"
-        if self.explanation is not None and self.explanation.text not in self.message:
+        if self.explanation is not None and not all(
+            edit.text in self.message for edit in self.explanation.edits
+        ):
             yield "values", self.explanation.text
         if self.smallest is not None:
             yield "smallest case", self.smallest.text

@@ -140,7 +140,7 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
         (pair.a.index, pair.b.index)
         for pair in align(a, b)
         if pair.status == "paired" and pair.a is not None and pair.b is not None
-        if pair.a.has_known_role and pair.a.role == pair.b.role
+        if _says_what_it_does(a, pair.a) and _identity(a, b, pair.a) == _identity(a, b, pair.b)
     ]
     known = [{pair[side] for pair in named} for side in (0, 1)]
     rest = [
@@ -205,7 +205,7 @@ def pairs_of_one_class(a: Contract, b: Contract) -> Iterator[tuple[StageRecord, 
 
 def _may_pair(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages of one class, or if recorded calls can tell that they do the same."""
-    is_unknown = not (one.has_known_role and other.has_known_role)
+    is_unknown = not (_says_what_it_does(a, one) and _says_what_it_does(b, other))
     is_recorded = a.recording is not None and a.kind == b.kind
     return (is_recorded and is_unknown) or _identity(a, b, one) == _identity(a, b, other)
 
@@ -289,7 +289,12 @@ def _longest_chain(
 
 
 def _is_named(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
-    return one.has_known_role and _identity(a, b, one) == _identity(a, b, other)
+    return _says_what_it_does(a, one) and _identity(a, b, one) == _identity(a, b, other)
+
+
+def _says_what_it_does(contract: Contract, stage: StageRecord) -> bool:
+    """Return True if the class of a stage says what it does, as the steps of LeRobot do."""
+    return stage.has_known_role or contract.kind == "checkpoint"
 
 
 def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
@@ -472,7 +477,7 @@ def part_of(contract: Contract, key: str) -> str:
 
 def _is_renamed(a: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages at the same position that write the same, under other class names."""
-    if one.has_known_role and other.has_known_role and one.role != other.role:
+    if _says_what_it_does(a, one) and _says_what_it_does(a, other) and one.role != other.role:
         return False
     shapes, other_shapes = (
         {(spec.key, spec.shape) for spec in stage.specs if spec.part in a.compare}

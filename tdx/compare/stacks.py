@@ -576,7 +576,9 @@ class _Comparison:
         excluded = () if self.a.recording is None else self.a.recording.unrepeatable
         for index, (theirs, own, count) in sorted(replayed.run.call_counts.items()):
             recorded = replayed.run.pairs.get(index)
-            if index >= 0 and recorded is not None and recorded not in excluded:
+            # A stage that failed has not made its last calls.
+            is_compared = index >= 0 and index not in replayed.run.failures
+            if is_compared and recorded is not None and recorded not in excluded:
                 text = f"it makes {own} instead of {theirs} inner calls"
                 text += f", in {count} calls" if count > 1 else ""
                 name = self.b.stage(index).name
@@ -694,7 +696,13 @@ class _Comparison:
             (self.follows if causes else self.causes).append(difference)
             return
         own_place = self.causes.index(own)
-        is_explained = own.explanation is None and difference.explanation is not None
+        found = difference.explanation
+        is_explained = own.explanation is None and found is not None
+        if own.explanation is not None and found is not None and not own.explanation.values:
+            # The state alone says what it is; the values confirm it.
+            others = (*own.explanation.alternatives, *found.edits)
+            found = replace(found, edits=own.explanation.edits, alternatives=others)
+            own, is_explained = replace(own, explanation=None), True
         if is_explained and own.kind == "argument" and difference.kind == "feature order":
             text = f"{difference.message}, for {own.message}"
             own = replace(own, kind=difference.kind, message=text)
@@ -703,7 +711,7 @@ class _Comparison:
             size=own.size or difference.size,
             key=own.key or difference.key,
             hint=own.hint or difference.hint,
-            explanation=own.explanation or difference.explanation,
+            explanation=own.explanation or found,
             examples=own.examples or difference.examples,
         )
         if own.kind != difference.kind and not is_explained:

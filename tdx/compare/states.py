@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tdx.compare.codes import DifferenceKind
-from tdx.compare.edits import Edit, Explanation
+from tdx.compare.edits import STOP_UPDATES, Edit, Explanation
 from tdx.compare.model import Contract, StageRecord, StateRecord, display_key
 from tdx.compare.orders import find_order
 from tdx.compare.report import Difference, StateChange
@@ -59,8 +59,13 @@ def compare_states(
     # A contract is what is left of a training.
     origin = "training" if noun == "contract" else noun
 
-    def difference(kind: DifferenceKind, text: str, hint: str) -> Difference:
-        return Difference(kind, b.index, a.index, b.name, key, text, None, hint)
+    def difference(
+        kind: DifferenceKind, text: str, hint: str, edit: Edit | None = None
+    ) -> Difference:
+        explanation = None if edit is None else Explanation((edit,))
+        return Difference(
+            *(kind, b.index, a.index, b.name, key, text, None, hint), explanation=explanation
+        )
 
     values = [
         {name: record.value for name, record in side.items() if record.value is not None}
@@ -82,7 +87,9 @@ def compare_states(
             f"its statistics are fresh: its count ({name}) is {format_number(present)}, in the "
             f"{noun} {format_number(trained)}"
         )
-        yield difference("state fresh", text, f"load the statistics of the {origin} into {b.name}")
+        hint = f"load the statistics of the {origin} into {b.name}"
+        numbers = {"count": present, "reference": {"count": trained}}
+        yield difference("state fresh", text, hint, Edit("fresh statistics", text, numbers, hint))
     elif a.name == b.name:
         yield from islice(_other_values(a, b, ours, theirs, key, origin), 1)
     learning = [record.name for record in theirs.values() if record.changes]
@@ -91,13 +98,11 @@ def compare_states(
         text = f"its statistics change with every step ({', '.join(learning[:3])})"
         if not evaluation:
             text += f", those of the {noun} do not"
-        yield difference("state still learning", text, _STOP)
-
-
-_STOP = (
-    "stop the updates: training = False in Stable-Baselines3, update_running_mean = False in "
-    "Gymnasium, freeze() in TorchRL and tdx"
-)
+        parameters: dict[str, object] = {"tensors": learning}
+        if present is not None:
+            parameters["count"] = present
+        edit = Edit("moving statistics", text, parameters, STOP_UPDATES)
+        yield difference("state still learning", text, STOP_UPDATES, edit)
 
 
 def _other_values(
@@ -171,7 +176,11 @@ def _fresh_statistics(
     key = next((key for key in keys if display_key(key) == prefix), next(iter(keys), None))
     text = f"its statistics are fresh: {center.name} is 0, and {width.name} is 1"
     hint = f"load the statistics of the {origin} into {b.name}"
-    return Difference("state fresh", b.index, a.index, b.name, key, text, None, hint)
+    edit = Edit("fresh statistics", text, {"mean": 0.0, "std": 1.0}, hint)
+    return Difference(
+        *("state fresh", b.index, a.index, b.name, key, text, None, hint),
+        explanation=Explanation((edit,)),
+    )
 
 
 def _swapped_statistics(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tdx.compare.explanations import Explainer, Sides, explain, reproduces
+from tdx.compare.explanations import Explainer, Sides, explain, predict_stage, reproduces
 from tdx.compare.explanations.history import History
 from tdx.compare.values import Tolerance
 from tests.programs import exhaustive
@@ -19,6 +19,8 @@ STARTS = (0, 12)
 EPISODES = [(0, 12), (12, 18)]
 MEAN = torch.tensor([0.5, -1.0, 2.0, 0.0, 1.0, -0.3])
 STD = torch.tensor([0.5, 2.0, 1.5, 0.8, 1.2, 0.6])
+IS_RESET = torch.zeros(18, 1, 1, dtype=torch.bool)
+IS_RESET[list(STARTS)] = True
 ROUNDING = Tolerance(1e-5, 1e-6)
 
 
@@ -107,6 +109,30 @@ class Case:
 
 CASES = {
     "inactive": Case("inactive", norm, same),
+    "inactive in steps": Case(
+        "inactive",
+        norm,
+        lambda x: torch.where(IS_RESET, norm(x), x),
+        {"in": "steps"},
+        "right only after a reset",
+    ),
+    "inactive in resets": Case(
+        "inactive", norm, lambda x: torch.where(IS_RESET, x, norm(x)), {"in": "resets"}
+    ),
+    "reshaped instead of transposed": Case(
+        "reshape",
+        lambda x: x.movedim(-1, 2),
+        lambda x: x.reshape(18, 1, 3, 24, 32),
+        {"shape": [3, 24, 32]},
+        source=pictures,
+    ),
+    "crop of BGR": Case(
+        "channel order and crop",
+        lambda x: x[:, :, 4:20, 8:24],
+        lambda x: x[:, :, 0:16, 8:24].flip(-1),
+        {"order": [2, 1, 0], "top": 0, "left": 8},
+        source=pictures,
+    ),
     "twice": Case("twice", norm, lambda x: norm(norm(x))),
     "scale": Case(
         "scale",
@@ -331,6 +357,12 @@ def test_moving_statistics_are_found_after_an_earlier_run_of_the_same_steps(pass
 
     assert found is not None
     assert (found.kind, found.parameters) == ("moving statistics", {"count": 20.0})
+
+
+def test_the_scale_of_channels_predicts_no_image_with_other_channels() -> None:
+    x = pictures(0).float()
+    scale = torch.tensor([1.0, 2.0, 3.0])
+    assert predict_stage(Sides(x * scale, x * scale, x), torch.cat([x] * 3, -1)) is None
 
 
 def test_noise_is_called_consistent_with_noise() -> None:

@@ -6,8 +6,9 @@ copy from the other side; a changed argument is set; an explanation is turned in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -47,7 +48,11 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
     def replaced(at: int, cause: Cause) -> dict[str, Any] | None:
         explanation, key = cause["explanation"], cause["key"]
         numbers = explanation["parameters"]
-        if key not in named or cause["kind"] == "argument":
+        if cause["kind"] == "argument":
+            return None
+        # A cause in the state has the name of a statistic, such as "observation.state.mean".
+        key = key if key in named else key.rpartition(".")[0]
+        if key not in named:
             return None
         if explanation["kind"] == "swapped statistics":
             named[key], named[numbers["key"]] = named[numbers["key"]], named[key]
@@ -65,9 +70,9 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
             std = named[key]["std"]
             std = std / widths if side is TARGET else std * widths
             named[key] = {**named[key], "std": std}
-        elif explanation["kind"] == "inactive" and side is TARGET:
+        elif explanation["kind"] in ("inactive", "fresh statistics") and side is TARGET:
             named[key] = others[key]
-        elif explanation["kind"] == "inactive":
+        elif explanation["kind"] in ("inactive", "fresh statistics"):
             mean, std = (np.full_like(named[key][name], x) for name, x in (("mean", 0), ("std", 1)))
             named[key] = {**named[key], "mean": mean, "std": std}
         else:
@@ -75,8 +80,8 @@ def edit_folder(folder: Folder, other: Folder, causes: Sequence[Cause], side: Si
         return steps[at]
 
     for cause in causes:
-        # The hint is to load the state of the stage, of all its features.
-        if "load its state" in (cause["hint"] or ""):
+        # The hint is to load the state of the stage, or the statistics of the training.
+        if side is TARGET and re.search("load (its state|the statistics)", cause["hint"] or ""):
             named |= others
     folder.before = _edited(folder.before, other.before, causes, 0, side, replaced)
 
@@ -132,16 +137,16 @@ def _edited(
             place = cause[their] - offset
             new = None
             # The hint is to set an argument, or to load the state.
-            is_set = cause["kind"] == "argument" or cause["kind"].startswith("state")
             hint = cause["hint"] or ""
-            is_set |= hint.startswith("pass ") or "state" in hint
+            is_set = cause["kind"] == "argument" or hint.startswith("pass ")
+            is_set |= re.search("its state|the state of|load the statistics", hint) is not None
             if explanation and not (side is TARGET and is_set):
                 new = replaced(at, cause)
             if new is not None:
                 result[at] = new
             elif is_set:
                 result[at] = others[place]
-            elif explanation and explanation["kind"] == "inactive":
+            elif explanation and explanation["kind"] in ("inactive", "fresh statistics"):
                 # A stage that is switched off takes the place of one that is not.
                 result[at] = others[place] if side is TARGET else None
     kept = [stage for at, stage in enumerate(result) if at not in removed]
@@ -197,6 +202,8 @@ def _forward(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
         numbers = edit["parameters"]
         if edit["kind"] == "moving statistics" and stage.operation == "running":
             stages[0] = stage.replaced(update=True, count=numbers["count"])
+        elif edit["kind"] == "inactive" and "in" in numbers:
+            stages[0] = Stage("sometimes", {"stages": (stage,), "off": numbers["in"]})
         elif edit["kind"] == "clip" and stage.operation != "clip":
             stages.append(Stage("clip", {k: float(numbers[k]) for k in ("low", "high")}))
         elif (changed := _arguments(stage, edit, numbers)) is not None:
@@ -276,6 +283,9 @@ def _inverse(stage: Stage, explanation: Cause, channels_first: bool) -> list[Sta
                     stages.append(Stage("scale", added))
                 else:
                     stages[-1] = folded
+            case "inactive" if "in" in numbers:
+                # The stage works in all of them.
+                stages[:1] = cast("tuple[Stage, ...]", stage.arguments.get("stages", ()))
             case "moving statistics":
                 stages[0] = stage.replaced(update=False)
             case "width":

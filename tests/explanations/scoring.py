@@ -24,8 +24,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "order": ("order",),
     # A stage that is not active does what one without statistics does.
     "inactive": ("inactive", "missing stage"),
-    "statistics fresh": ("state fresh", "inactive"),
-    "statistics moving": ("state still learning", "moving statistics"),
+    "sometimes inactive": ("inactive",),
+    "statistics fresh": ("fresh statistics", "inactive"),
+    "statistics moving": ("moving statistics",),
     # All of them are a factor and an offset for each feature.
     # The modes of a normalizer of LeRobot, and the names that it gives, are arguments.
     "statistics of another width": ("width", "feature scale", "scale", "argument"),
@@ -89,6 +90,14 @@ def _is_between(difference: Difference, report: ContractReport, first: int, last
         each.reference_stage is None and (each.stage or 0) < difference.stage
         for each in report.differences
     )
+    # Those that only the reference has take its places.
+    lacking = sorted(
+        each.reference_stage
+        for each in report.differences
+        if each.stage is None and each.reference_stage is not None
+    )
+    for index in lacking:
+        place += index <= place
     return first <= place <= last + 1
 
 
@@ -132,6 +141,7 @@ _NUMBERS = (
     *("extra stage", "scale", "feature scale", "range", "statistics of another width", "clip"),
     *("permutation", "selection", "padding", "channel order", "axis order", "crop", "resampling"),
     *("gray weights", "history", "rounding", "noise", "time shift"),
+    *("sometimes inactive", "statistics moving"),
 )
 _FILLS = {"same": "first", "zeros": "zeros"}
 
@@ -197,6 +207,10 @@ def _has_numbers(fault: Fault, named: Mapping[str, Any]) -> bool:
             return named.get("to") == label["dtype"]
         case "noise":
             return "deviation" in named
+        case "sometimes inactive":
+            return named.get("in") == label["in"]
+        case "statistics moving":
+            return near(named.get("count", 0.0), label["count"])
         case "time shift":
             return named.get("steps") == label["steps"]
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -26,11 +27,28 @@ def reproduces(explanation: Explanation, sides: Sides) -> bool:
     sides = sides.in_float64()
     *before, last = explanation.edits
     for edit in before:
-        predicted = edit.predict(sides)
-        if predicted is None:
+        edited = apply_edit(edit, sides)
+        if edited is None:
             return False
-        sides = replace(sides, reference=predicted)
+        sides = edited
     return is_accepted(last, sides)
+
+
+def apply_edit(edit: Edit, sides: Sides) -> Sides | None:
+    """Return the sides with a reference that has an edit.
+
+    What is cut out of an image, or resized, has the same order of channels before it: the stage
+    received them in that order, too.
+    """
+    predicted = edit.predict(sides)
+    if predicted is None:
+        return None
+    received = sides.received
+    if edit.kind == "channel order" and received is not None:
+        dim = cast("int", edit.parameters["dim"]) + 2
+        if received.ndim == sides.reference.ndim and received.shape[dim] == predicted.shape[dim]:
+            received = edit.predict(replace(sides, reference=received))
+    return replace(sides, reference=predicted, received=received)
 
 
 def is_accepted(edit: Edit, sides: Sides) -> bool:

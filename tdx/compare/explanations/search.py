@@ -9,6 +9,7 @@ from tdx.compare.edits import Edit, Explanation, Sides
 from tdx.compare.explanations.history import history_edits
 from tdx.compare.explanations.images import crop_edits, gray_edits, resampling_edits
 from tdx.compare.explanations.model import (
+    apply_edit,
     is_accepted,
     misses,
     reproduces,
@@ -29,6 +30,8 @@ _SINGLE: tuple[Callable[[Sides], Iterator[Edit]], ...] = (
 )
 _SECOND: tuple[Callable[[Sides], Iterator[Edit]], ...] = (clip_edits, scale_edits, order_edits)
 """Edits that are tried on top of another one."""
+_AFTER_CHANNELS = (crop_edits, resampling_edits)
+"""Those of what a stage received, which are tried on top of another order of channels."""
 _MAX_ALTERNATIVES = 3
 _MAX_NUMBERS = 20_000
 """Numbers that edits are tried on first."""
@@ -149,14 +152,15 @@ def _is_possible(find: Callable[[Sides], Iterator[Edit]], few: Sides) -> bool:
 def _pairs(sides: Sides) -> Iterator[tuple[Edit, Edit]]:
     """Yield two edits that predict the target together: one without numbers, and another one."""
     for first in discrete_edits(sides):
-        predicted = first.predict(sides)
-        if predicted is None or predicted.shape != sides.target.shape:
+        rest = apply_edit(first, sides)
+        if rest is None:
             continue
-        rest = replace(sides, reference=predicted)
+        finders = _SECOND if rest.reference.shape == sides.target.shape else ()
         few = _every_nth_pixel(rest)
-        for find in _SECOND:
-            # What holds for each number holds for some of them; an order does not.
-            if find is not order_edits and few is not None and not _is_possible(find, few):
+        for find in (*finders, *(_AFTER_CHANNELS if first.kind == "channel order" else ())):
+            # What holds for each number holds for some of them; an order and a crop do not.
+            is_of_numbers = find in (clip_edits, scale_edits)
+            if is_of_numbers and few is not None and not _is_possible(find, few):
                 continue
             for edit in find(rest):
                 second = replace(edit, is_partial=first.is_partial)

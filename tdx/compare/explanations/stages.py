@@ -33,7 +33,7 @@ def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None
     if own.shape != received.shape and not 5 <= own.ndim <= 6:
         # Features of a vector have no counterpart; images have their channels.
         return None
-    for stage, slack in _candidates(sides, own, is_same_shape=own.shape == received.shape):
+    for stage, slack in _candidates(sides, own, received):
         made = stage(own)
         if made.shape == sides.reference.shape and not misses(
             made, sides.reference, sides.tolerance, slack
@@ -43,10 +43,11 @@ def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None
 
 
 def _candidates(
-    sides: Sides, own: Tensor, *, is_same_shape: bool
+    sides: Sides, own: Tensor, received: Tensor
 ) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
     """Yield what the stage may do, and the error that is allowed in each value."""
     made, tolerance = sides.reference, sides.tolerance
+    is_same_shape = own.shape == received.shape
     yield (lambda values: values), 0.0
     if own.ndim == made.ndim == 3:
         order = match_features(own, made, tolerance)
@@ -58,7 +59,7 @@ def _candidates(
     # The limits of a clip are known only where values have reached them.
     scaled = fit_map(own, made, tolerance, joint=not is_same_shape)
     for known in (scaled, *channel_maps(own, made, tolerance)):
-        if known is not None:
+        if known is not None and known.fits(received):
             yield known.apply, 0.0
     if is_same_shape:
         yield from image_stages(own, made)

@@ -9,7 +9,7 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from tdx.compare.edits import Edit, Sides
+from tdx.compare.edits import STOP_UPDATES, Edit, Sides
 from tdx.compare.explanations.model import differing_from, misses
 from tdx.compare.orders import find_order
 from tdx.compare.values import EXACT, Tolerance, differing_elements, format_number
@@ -47,6 +47,7 @@ def whole_edits(sides: Sides) -> Iterator[Edit]:
             predict=lambda sides: sides.received,
             cost=0.0,
         )
+        yield from _inactive_records(received.shape == sides.reference.shape)
         twice = fit_map(received, sides.reference)
         if twice is not None and twice.is_change:
             yield Edit(
@@ -60,6 +61,31 @@ def whole_edits(sides: Sides) -> Iterator[Edit]:
     yield from _deltas(sides)
     yield from _time_shifts(sides)
     yield from _roundings(sides)
+
+
+def _inactive_records(is_same_shape: bool) -> Iterator[Edit]:
+    """Yield a stage that does nothing after a reset, or nothing but that."""
+    if not is_same_shape:
+        return
+    for records, others, text in (
+        ("resets", "steps", "after a reset it passes on what it receives; in steps it is right"),
+        (
+            "steps",
+            "resets",
+            "in steps it passes on what it receives; it is right only after a reset",
+        ),
+    ):
+
+        def predict(sides: Sides, *, in_resets: bool = records == "resets") -> Tensor | None:
+            if sides.received is None:
+                return None
+            is_reset = torch.zeros(len(sides.reference), dtype=torch.bool)
+            is_reset[[start for start, _ in sides.episodes()]] = True
+            passes = (is_reset == in_resets).reshape(-1, *[1] * (sides.reference.ndim - 1))
+            return torch.where(passes, sides.received, sides.reference)
+
+        hint = f"apply the stage to the results of {records} too, not only to those of {others}"
+        yield Edit("inactive", text, {"in": records}, hint, predict, 0.1)
 
 
 class FeatureMap:
@@ -81,6 +107,11 @@ class FeatureMap:
         """True if it changes anything."""
         same = torch.allclose(self.factor, torch.ones_like(self.factor), 1e-6, 1e-9)
         return not same or bool(self.offset.abs().gt(1e-9).any()) or self.limits is not None
+
+    def fits(self, values: Tensor) -> bool:
+        """Return True if values have as many features, or channels."""
+        sizes = zip(reversed(self.factor.shape), reversed(values.shape), strict=False)
+        return all(size in (1, own) for size, own in sizes)
 
     def apply(self, values: Tensor) -> Tensor:
         """Return the values of the other side."""
@@ -397,7 +428,7 @@ def moving_statistics(sides: Sides) -> Iterator[Edit]:
                 "moving statistics",
                 f"its statistics are updated in each step, from {format_number(count)} values on",
                 {"count": count},
-                "stop the updates: training = False, update_running_mean = False or freeze()",
+                STOP_UPDATES,
                 lambda sides, count=count, passes=passes: (  # type: ignore[misc]
                     None
                     if sides.received is None
@@ -636,6 +667,23 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
                 lambda sides, axes=axes: sides.reference.permute(0, 1, *axes),  # type: ignore[misc]
                 0.7,
             )
+    received = sides.received
+    if received is None or received.ndim != reference.ndim or received.shape == target.shape:
+        return
+    if received[0, 0].numel() == target[0, 0].numel() and any(
+        torch.equal(received.permute(0, 1, *axes), reference) for axes in permutations(inner)
+    ):
+        shape = list(target.shape[2:])
+        yield Edit(
+            "reshape",
+            f"it is reshaped to {shape}, where the reference moves axes",
+            {"shape": shape},
+            "permute the axes instead of reshaping",
+            lambda sides: (
+                None if sides.received is None else sides.received.reshape(sides.target.shape)
+            ),
+            0.7,
+        )
 
 
 def match_features(one: Tensor, other: Tensor, tolerance: Tolerance) -> list[int] | None:

@@ -217,6 +217,16 @@ def _inactive(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit 
     return Edit("inactive", (stage.replaced(**arguments),), {"stage": stage.operation})
 
 
+def _sometimes_inactive(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
+    stage = chain.stages[index]
+    values = _input(chain, index, after=False)
+    if stage.operation not in ("normalize", "running", "scale") or values.dtype == np.uint8:
+        return None
+    off = ("resets", "steps")[int(rng.integers(2))]
+    changed = Stage("sometimes", {"stages": (stage,), "off": off})
+    return Edit("sometimes inactive", (changed,), {"in": off})
+
+
 def _order(layout: Layout, chain: Chain, index: int, rng: Generator) -> Edit | None:
     if index + 1 >= len(chain.stages):
         return None
@@ -481,6 +491,7 @@ EDITS: dict[str, Maker] = {
     "extra stage": _extra,
     "twice": _twice,
     "inactive": _inactive,
+    "sometimes inactive": _sometimes_inactive,
     "order": _order,
     "scale": _scale,
     "feature scale": _feature_scale,

@@ -95,7 +95,7 @@ class Chain:
     stages: tuple[Stage, ...]
 
 
-STATEFUL = ("running", "history", "delta", "delay", "noise", "sequence")
+STATEFUL = ("running", "history", "delta", "delay", "noise", "sequence", "sometimes")
 """Operations whose output depends on earlier observations."""
 
 
@@ -129,6 +129,11 @@ class Operation:
         for operation in self._inner:
             value = operation(value, first)
         return value
+
+    def _sometimes(self, value: Array, first: bool) -> Array:
+        """Pass on the observations of resets, or those of steps."""
+        is_off = first == (self._get("off") == "resets")
+        return value if is_off else self._sequence(value, first)
 
     def _normalize(self, value: Array, first: bool) -> Array:
         value = _as_float(value)
