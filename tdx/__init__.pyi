@@ -188,6 +188,7 @@ from .transforms.episode.end_of_life_transform import EndOfLifeTransform as EndO
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
 from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
+from .transforms.episode.gsde_noise import gSDENoise as gSDENoise
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
 from .transforms.episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
@@ -205,6 +206,7 @@ from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
 from .transforms.image.video_recorder import VideoRecorder as VideoRecorder
 from .transforms.keys.exclude_transform import ExcludeTransform as ExcludeTransform
+from .transforms.keys.remove_empty_specs import RemoveEmptySpecs as RemoveEmptySpecs
 from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.keys.select_transform import SelectTransform as SelectTransform
 from .transforms.observation.cat_frames import CatFrames as CatFrames

@@ -67,6 +67,8 @@ PENDULUM: dict[str, Stages] = {
         m.UnaryTransform([], [], ["action"], ["action"], fn=torch.clone, inv_fn=torch.neg),
     ],
     "FiniteTensorDictCheck": lambda m: [m.FiniteTensorDictCheck()],
+    "gSDENoise": lambda m: [m.gSDENoise()],
+    "RemoveEmptySpecs": lambda m: [m.RemoveEmptySpecs()],
 }
 
 
@@ -112,6 +114,18 @@ def test_stored_entries_are_concatenated(arguments: dict[str, Any]) -> None:
     data = TensorDict(a=torch.rand(3), b=torch.rand(3), n=TensorDict(c=torch.rand(3)))
     ours, theirs = (m.CatTensors(**arguments)(data.clone()) for m in (tdx, ORACLE))
     assert_same_values(ours, theirs)
+
+
+def test_noise_of_given_sizes_has_their_spec() -> None:
+    """Its values are random."""
+    stages: Stages = lambda m: [m.gSDENoise(state_dim=3, action_dim=1)]  # noqa: E731
+    assert_same_shapes(*(chained(m, "Pendulum-v1", stages, 2) for m in (tdx, ORACLE)))
+
+
+def test_groups_without_entries() -> None:
+    data = TensorDict({"a": {"b": {"c": {}}}, "d": {"e": {}, "f": torch.ones(3)}})
+    ours, theirs = (m.RemoveEmptySpecs()(data.clone()) for m in (tdx, ORACLE))
+    assert set(ours.keys(True)) == set(theirs.keys(True)) == {"d", ("d", "f")}
 
 
 @pytest.mark.parametrize("place", [{}, {"top": 2, "left": 1}, {"h": 4, "left": 6}, {"top": 6}])

@@ -325,6 +325,7 @@ EXAMPLES: dict[str, Example] = {
         groups=CountedGroupsEnv,
         refuses_stored="stored data has none",
     ),
+    "RemoveEmptySpecs": Example(),
     "RenameTransform": Example(
         arguments={
             "in_keys": ["observation", "reward"],
@@ -464,6 +465,11 @@ EXAMPLES: dict[str, Example] = {
         arguments={"logger": None, "tag": "run"},
         nested={"logger": None, "tag": None, "in_keys": PIXELS, "make_grid": False},
         out={"logger": None, "tag": "run", "out_keys": ["copy"], "skip": 1, "max_frames": 3},
+    ),
+    "gSDENoise": Example(
+        arguments={},
+        nested={"state_dim": 3, "action_dim": 2, "reset_key": ("solo", "_reset")},
+        stored_differs="writes at the root; in steps the noise is carried into next",
     ),
 }
 
