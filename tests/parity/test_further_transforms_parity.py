@@ -67,7 +67,7 @@ PENDULUM: dict[str, Stages] = {
         m.UnaryTransform([], [], ["action"], ["action"], fn=torch.clone, inv_fn=torch.neg),
     ],
     "FiniteTensorDictCheck": lambda m: [m.FiniteTensorDictCheck()],
-    "gSDENoise": lambda m: [m.gSDENoise()],
+    "gSDENoise": lambda m: [m.gSDENoise(expand_specs=True)],
     "RemoveEmptySpecs": lambda m: [m.RemoveEmptySpecs()],
 }
 
@@ -118,7 +118,7 @@ def test_stored_entries_are_concatenated(arguments: dict[str, Any]) -> None:
 
 def test_noise_of_given_sizes_has_their_spec() -> None:
     """Its values are random."""
-    stages: Stages = lambda m: [m.gSDENoise(state_dim=3, action_dim=1)]  # noqa: E731
+    stages: Stages = lambda m: [m.gSDENoise(3, 1, expand_specs=True)]  # noqa: E731
     assert_same_shapes(*(chained(m, "Pendulum-v1", stages, 2) for m in (tdx, ORACLE)))
 
 
