@@ -132,7 +132,6 @@ from .pipeline import to_flags as to_flags
 from .pipeline import to_python as to_python
 from .pipeline import validate as validate
 from .pipeline import write_pipeline as write_pipeline
-from .stacks import Stack as Stack
 from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
 from .stacks.building import build_env as build_env
@@ -220,6 +219,7 @@ from .transforms.observation.observation_norm import ObservationNorm as Observat
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
 from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .transforms.observation.stack import Stack as Stack
 from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .transforms.observation.unary_transform import UnaryTransform as UnaryTransform
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform

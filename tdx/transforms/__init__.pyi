@@ -56,6 +56,7 @@ from .observation.observation_norm import ObservationNorm as ObservationNorm
 from .observation.permute_transform import PermuteTransform as PermuteTransform
 from .observation.sign_transform import SignTransform as SignTransform
 from .observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .observation.stack import Stack as Stack
 from .observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .observation.unary_transform import UnaryTransform as UnaryTransform
 from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform

@@ -378,6 +378,12 @@ EXAMPLES: dict[str, Example] = {
         nested={"dim": -1, "in_keys": REWARDS, "out_keys": ["solo_bare", "pair_bare"]},
         out={"dim": -1, "in_keys": ["reward"], "out_keys": [("more", "bare")]},
     ),
+    "Stack": Example(
+        arguments={"in_keys": ["observation"], "out_key": "layers"},
+        nested={"in_keys": [SOLO], "out_key": ("solo", "layers"), "dim": -2},
+        out={"in_keys": ["precise"], "out_key": ("more", "layers"), "del_keys": False},
+        stored_differs="stacks the entries that it names, those in next only by name",
+    ),
     "StepCounter": Example(
         arguments={"max_steps": 3},
         nested={"max_steps": 2},
