@@ -14,9 +14,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 import tdx
-from tdx.stacks import Stack
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
+from tdx.stacks import Stack
 from tdx.stacks.callables import CallableStack
 
 Samples = list[dict[str, Any]]

@@ -14,7 +14,7 @@ from tdx.specs import Composite
 
 
 class RemoveEmptySpecs(Transform):
-    """Drop groups that contain no entry, such as those of agents that observe nothing.
+    """Drop groups without entries, such as those of agents without observations.
 
     Groups of groups without entries are dropped as well, from the env's output, from its specs
     and from stored data. In the env's input the empty groups of its state spec are added, since

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 
-import torch
-
 from tdx.foundation.errors import did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.inspection.lint.context import LintContext, LintStage
@@ -167,6 +165,9 @@ def statistics_in_evaluation(context: LintContext) -> Iterator[Violation]:
 )
 def action_without_last_dim(context: LintContext) -> Iterator[Violation]:
     """Find actions that lack only the last dim of their spec."""
+    # Reading the rules must not import torch.
+    import torch
+
     from tdx.core.envs.policies import as_policy
 
     env = context.env
