@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 
@@ -20,7 +22,7 @@ class Sighted(EnvBase):
         self.action_spec = Unbounded(1)
         self.given: list[bool] = []
 
-    def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return TensorDict({"seeing": {"observation": torch.zeros(1)}, "blind": {"camera": {}}})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -53,7 +53,7 @@ class Agents(EnvBase):
             result[*key, "observation"] = value
         return result
 
-    def _reset(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         self.count = 0
         return self._observe()
 

@@ -197,7 +197,7 @@ class Stack(Transform):
             )
         return [] if absent else list(found.values())
 
-    def _stacked_spec(self, specs: list[Any]) -> TensorSpec:
+    def _stacked_spec(self, specs: list[Any]) -> Any:
         shapes = [tuple(spec.shape) for spec in specs]
         position = self._position(len(shapes[0]), self._batch_dims)
         if len(set(shapes)) > 1 or not self._batch_dims <= position <= len(shapes[0]):
@@ -214,7 +214,7 @@ class Stack(Transform):
         return f"Stack(in_keys={self.in_keys}, out_key={self.out_keys[0]!r}, dim={self.dim})"
 
 
-def _stack_specs(specs: list[Any], position: int) -> TensorSpec:
+def _stack_specs(specs: list[Any], position: int) -> Any:
     """Return the spec of stacked entries: bounded if all are, of any values if they differ."""
     first = specs[0]
     if isinstance(first, Composite):
@@ -227,8 +227,7 @@ def _stack_specs(specs: list[Any], position: int) -> TensorSpec:
         entries = {key: _stack_specs([spec[key] for spec in specs], position) for key in first}
         return Composite(entries, shape=shape, device=first.device)
     if all(spec == first for spec in specs):
-        stacked: TensorSpec = torch.stack(specs, position)
-        return stacked
+        return torch.stack(specs, position)
     if all(isinstance(spec, Bounded) for spec in specs):
         low, high = (torch.stack([getattr(s, end) for s in specs], position) for end in _ENDS)
         return Bounded(low, high, low.shape, low.device, low.dtype)
