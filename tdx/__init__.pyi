@@ -132,7 +132,6 @@ from .pipeline import to_flags as to_flags
 from .pipeline import to_python as to_python
 from .pipeline import validate as validate
 from .pipeline import write_pipeline as write_pipeline
-from .stacks import Stack as Stack
 from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
 from .stacks.building import build_env as build_env
@@ -188,6 +187,7 @@ from .transforms.episode.end_of_life_transform import EndOfLifeTransform as EndO
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
 from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
+from .transforms.episode.gsde_noise import gSDENoise as gSDENoise
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
 from .transforms.episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
@@ -205,6 +205,7 @@ from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
 from .transforms.image.video_recorder import VideoRecorder as VideoRecorder
 from .transforms.keys.exclude_transform import ExcludeTransform as ExcludeTransform
+from .transforms.keys.remove_empty_specs import RemoveEmptySpecs as RemoveEmptySpecs
 from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.keys.select_transform import SelectTransform as SelectTransform
 from .transforms.observation.cat_frames import CatFrames as CatFrames
@@ -218,6 +219,7 @@ from .transforms.observation.observation_norm import ObservationNorm as Observat
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
 from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .transforms.observation.stack import Stack as Stack
 from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .transforms.observation.unary_transform import UnaryTransform as UnaryTransform
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform

@@ -99,7 +99,7 @@ def test_sentences_with_a_colon_are_not_parsed_as_types() -> None:
         "    x: A.",
     ]
     lines = list(text)
-    docstrings.hide_colons(None, "property", "tdx.Stack.notes", None, None, lines)
+    docstrings.hide_colons(None, "property", "tdx.stacks.Stack.notes", None, None, lines)
     assert [number for number, line in enumerate(lines) if ": " in line] == [6]
-    docstrings.restore_colons(None, "property", "tdx.Stack.notes", None, None, lines)
+    docstrings.restore_colons(None, "property", "tdx.stacks.Stack.notes", None, None, lines)
     assert lines == text

@@ -24,6 +24,7 @@ from .episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransf
 from .episode.expand_as import ExpandAs as ExpandAs
 from .episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
+from .episode.gsde_noise import gSDENoise as gSDENoise
 from .episode.init_tracker import InitTracker as InitTracker
 from .episode.noop_reset_env import NoopResetEnv as NoopResetEnv
 from .episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
@@ -41,6 +42,7 @@ from .image.resize import Resize as Resize
 from .image.to_tensor_image import ToTensorImage as ToTensorImage
 from .image.video_recorder import VideoRecorder as VideoRecorder
 from .keys.exclude_transform import ExcludeTransform as ExcludeTransform
+from .keys.remove_empty_specs import RemoveEmptySpecs as RemoveEmptySpecs
 from .keys.rename_transform import RenameTransform as RenameTransform
 from .keys.select_transform import SelectTransform as SelectTransform
 from .observation.cat_frames import CatFrames as CatFrames
@@ -54,6 +56,7 @@ from .observation.observation_norm import ObservationNorm as ObservationNorm
 from .observation.permute_transform import PermuteTransform as PermuteTransform
 from .observation.sign_transform import SignTransform as SignTransform
 from .observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .observation.stack import Stack as Stack
 from .observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .observation.unary_transform import UnaryTransform as UnaryTransform
 from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform

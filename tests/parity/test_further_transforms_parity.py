@@ -67,6 +67,12 @@ PENDULUM: dict[str, Stages] = {
         m.UnaryTransform([], [], ["action"], ["action"], fn=torch.clone, inv_fn=torch.neg),
     ],
     "FiniteTensorDictCheck": lambda m: [m.FiniteTensorDictCheck()],
+    "gSDENoise": lambda m: [m.gSDENoise(expand_specs=True)],
+    "RemoveEmptySpecs": lambda m: [m.RemoveEmptySpecs()],
+    "Stack": lambda m: [
+        m.RenameTransform(*COPY, create_copy=True),
+        m.Stack(["observation", "copy"], "both", dim=-2),
+    ],
 }
 
 
@@ -112,6 +118,28 @@ def test_stored_entries_are_concatenated(arguments: dict[str, Any]) -> None:
     data = TensorDict(a=torch.rand(3), b=torch.rand(3), n=TensorDict(c=torch.rand(3)))
     ours, theirs = (m.CatTensors(**arguments)(data.clone()) for m in (tdx, ORACLE))
     assert_same_values(ours, theirs)
+
+
+def test_noise_of_given_sizes_has_their_spec() -> None:
+    """Its values are random."""
+    stages: Stages = lambda m: [m.gSDENoise(3, 1, expand_specs=True)]  # noqa: E731
+    assert_same_shapes(*(chained(m, "Pendulum-v1", stages, 2) for m in (tdx, ORACLE)))
+
+
+def test_groups_without_entries() -> None:
+    data = TensorDict({"a": {"b": {"c": {}}}, "d": {"e": {}, "f": torch.ones(3)}})
+    ours, theirs = (m.RemoveEmptySpecs()(data.clone()) for m in (tdx, ORACLE))
+    assert set(ours.keys(True)) == set(theirs.keys(True)) == {"d", ("d", "f")}
+
+
+def test_stacked_groups_and_their_parts() -> None:
+    agents = {name: {"seen": torch.rand(3), "map": torch.rand(2, 4)} for name in ("a", "b")}
+    data = TensorDict(agents | {"rest": torch.rand(1)})
+    for kwargs in ({}, {"dim": 0, "allow_positive_dim": True}, {"del_keys": False}):
+        stages = [m.Stack(["a", "b"], "team", "team", ["a", "b"], **kwargs) for m in (tdx, ORACLE)]
+        ours, theirs = (stage(data.clone()) for stage in stages)
+        assert_same_values(ours, theirs)
+        assert_same_values(stages[0].inv(ours), stages[1].inv(theirs))
 
 
 @pytest.mark.parametrize("place", [{}, {"top": 2, "left": 1}, {"h": 4, "left": 6}, {"top": 6}])

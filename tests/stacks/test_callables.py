@@ -16,6 +16,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 import tdx
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
+from tdx.stacks import Stack
 from tdx.stacks.callables import CallableStack
 
 Samples = list[dict[str, Any]]
@@ -42,7 +43,7 @@ def sum_up(sample: dict[str, Any]) -> dict[str, Any]:
     return {"total": sample["state"].sum()}
 
 
-def last_values(stack: tdx.Stack) -> dict[tuple[str, str], Any]:
+def last_values(stack: Stack) -> dict[tuple[str, str], Any]:
     report = inspect_values(stack, steps=1)
     assert report.error is None
     assert report.violations == ()
@@ -53,7 +54,7 @@ def last_values(stack: tdx.Stack) -> dict[tuple[str, str], Any]:
     }
 
 
-def assert_keeps_its_contract(stack: tdx.Stack) -> None:
+def assert_keeps_its_contract(stack: Stack) -> None:
     report = tdx.check_contract(stack, tdx.freeze(stack))
     assert report.same
     assert report.coverage.values == report.coverage.all_values > 0

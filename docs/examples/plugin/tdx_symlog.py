@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx import NestedKey, Stack, Transform, open_stack
+from tdx import NestedKey, Transform, open_stack
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.inspection.lint.context import LintContext
@@ -19,6 +19,7 @@ from tdx.inspection.lint.rule import Violation, remove_stage, rule
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.interface import ExportOptions, Format
 from tdx.specs import Bounded, TensorSpec
+from tdx.stacks import Stack
 
 
 class SymLog(Transform):

@@ -23,7 +23,7 @@ from tdx.core.envs.rollout import Policy, RolloutRequest
 from tdx.core.meter import LOOP, Part
 from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import read
+from tdx.foundation.tensordicts import read, write
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def collect(
         try:
             current = _act(policy, current, env, device)
             if check is not None:
-                check(partial(read, current))
+                check(partial(read, current), partial(write, current))
                 if env.env_specs.placed().main_device.type == "cpu":
                     for key in check.keys:
                         if first_nan(read(current, key).unsqueeze(0)) is not None:

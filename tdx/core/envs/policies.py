@@ -224,6 +224,9 @@ class ActionSequence:
 class ActionCheck:
     """Checks the actions of a policy against the action spec, before the env takes them.
 
+    An action that lacks only the last dim of its spec, of size 1, gets it: what a network with
+    ``squeeze(-1)`` returns has one reading.
+
     Args:
         env: The env that takes the actions.
     """
@@ -262,11 +265,16 @@ class ActionCheck:
                 return nan_error(key)
         return error
 
-    def __call__(self, get: Callable[[NestedKey], Any]) -> None:
+    def __call__(
+        self,
+        get: Callable[[NestedKey], Any],
+        put: Callable[[NestedKey, Tensor], object] | None = None,
+    ) -> None:
         """Check the actions.
 
         Args:
             get: Returns the entry of a key, or ``None``.
+            put: Sets the entry of a key. ``None``: an action without its last dim is refused.
 
         Raises:
             ArgumentError: An action is missing, or has another shape or kind of number.
@@ -285,6 +293,9 @@ class ActionCheck:
                     f"the policy wrote {type(action).__name__} into {format_key(key)!r}",
                     hint="write a tensor of env.action_spec",
                 )
+            if put is not None and (*action.shape, 1) == shape:
+                action = action.unsqueeze(-1)
+                put(key, action)
             same_kind = action.is_floating_point() == floating
             if action.is_floating_point() and not floating:
                 # Integers may be stored as floats.

@@ -232,7 +232,7 @@ class _Run:
         """Call the policy for this step."""
         assert isinstance(self.source, PolicyActions)
         written = self.source.act(self.root)
-        self.source.check(written.get)
+        self.source.check(written.get, written.__setitem__)
         self.inner, handed_out = self.source.apply_inverse(written)
         self.given.append({**written, **handed_out})
         self.root.update(self.given[-1])

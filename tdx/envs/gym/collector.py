@@ -278,14 +278,14 @@ class ActionDecoder:
         self._is_exact = source.check.fast_check()
 
     def __call__(
-        self, written: Mapping[NestedKey, Tensor]
+        self, written: dict[NestedKey, Tensor]
     ) -> tuple[Batch, Mapping[NestedKey, Tensor]]:
         """Return the action of each env, and what the inverse of the chain hands out."""
         if self._decode and self._is_exact(action := written["action"]):
             if self._decode_all is not None:
                 return self._decode_all(action), {}
         else:
-            self._source.check(written.get)
+            self._source.check(written.get, written.__setitem__)
         if self._decode:
             parts = (written["action"],) if self._single else written["action"].unbind(0)
             return [decode(part) for decode, part in zip(self._decode, parts, strict=True)], {}

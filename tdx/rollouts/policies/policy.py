@@ -398,7 +398,7 @@ def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
             )
         try:
             result = as_policy(module, env)(inputs.clone())
-            ActionCheck(env)(result.get)
+            ActionCheck(env)(result.get, result.set)
         except TdxError as error:
             message = error.message.removeprefix("the policy ").removesuffix(" at step 0")
             raise ArgumentError(

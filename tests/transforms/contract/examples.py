@@ -325,6 +325,7 @@ EXAMPLES: dict[str, Example] = {
         groups=CountedGroupsEnv,
         refuses_stored="stored data has none",
     ),
+    "RemoveEmptySpecs": Example(),
     "RenameTransform": Example(
         arguments={
             "in_keys": ["observation", "reward"],
@@ -376,6 +377,12 @@ EXAMPLES: dict[str, Example] = {
         arguments={"dim": -1, "in_keys": ["reward"], "out_keys": ["bare"]},
         nested={"dim": -1, "in_keys": REWARDS, "out_keys": ["solo_bare", "pair_bare"]},
         out={"dim": -1, "in_keys": ["reward"], "out_keys": [("more", "bare")]},
+    ),
+    "Stack": Example(
+        arguments={"in_keys": ["observation"], "out_key": "layers"},
+        nested={"in_keys": [SOLO], "out_key": ("solo", "layers"), "dim": -2},
+        out={"in_keys": ["precise"], "out_key": ("more", "layers"), "del_keys": False},
+        stored_differs="stacks the entries that it names, those in next only by name",
     ),
     "StepCounter": Example(
         arguments={"max_steps": 3},
@@ -464,6 +471,11 @@ EXAMPLES: dict[str, Example] = {
         arguments={"logger": None, "tag": "run"},
         nested={"logger": None, "tag": None, "in_keys": PIXELS, "make_grid": False},
         out={"logger": None, "tag": "run", "out_keys": ["copy"], "skip": 1, "max_frames": 3},
+    ),
+    "gSDENoise": Example(
+        arguments={},
+        nested={"state_dim": 3, "action_dim": 2, "reset_key": ("solo", "_reset")},
+        stored_differs="writes at the root; in steps the noise is carried into next",
     ),
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 
 from tdx.foundation.errors import did_you_mean
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
@@ -22,6 +24,9 @@ from torch import nn
 
 policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
 misspelled = TensorDictModule(nn.Linear(3, 1), in_keys=["obs"], out_keys=["action"])
+flat = TensorDictModule(
+    lambda observation: observation[..., 0], in_keys=["observation"], out_keys=["action"]
+)
 """
 _PRIMER = (
     """-t 'TensorDictPrimer({"recurrent_state": Unbounded(shape=(1, 4))}, default_value=0.0)'"""
@@ -143,6 +148,44 @@ def statistics_in_evaluation(context: LintContext) -> Iterator[Violation]:
         message = "its statistics start empty and change while the policy runs"
         hint = "use ObservationNorm with the statistics of the trained VecNorm"
         yield Violation(message, hint, stage.index, stage.in_keys[0] if stage.in_keys else None)
+
+
+@rule(
+    "TDX494",
+    "policy writes actions without their last dim",
+    "warning",
+    why="""
+    The action spec has a last dim of size 1, `[*B, 1]`, and the policy writes `[*B]`. A rollout
+    adds the dim. Code that steps the env itself, a loss that compares the two shapes, or another
+    library does not: `[N] - [N, 1]` is `[N, N]` by broadcasting.
+    """,
+    wrong="Pendulum-v1 --policy my_code:flat",
+    right="Pendulum-v1 --policy my_code:policy",
+    python=_PLAIN,
+)
+def action_without_last_dim(context: LintContext) -> Iterator[Violation]:
+    """Find actions that lack only the last dim of their spec."""
+    # Reading the rules must not import torch.
+    import torch
+
+    from tdx.core.envs.policies import as_policy
+
+    env = context.env
+    if env is None or context.policy is None:
+        return
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            inputs = env.fake_tensordict().exclude("next", *env.action_keys)
+            written = as_policy(deepcopy(context.policy), env)(inputs)
+        except Exception:  # Other findings say why it does not run.
+            return
+    for key in env.action_keys:
+        action, shape = written.get(key, None), env.full_action_spec[key].shape
+        if isinstance(action, torch.Tensor) and (*action.shape, 1) == shape:
+            written_shape = tuple(action.shape)
+            message = f"the policy writes {written_shape}, the action spec says {tuple(shape)}"
+            yield Violation(message, "end the policy with unsqueeze(-1)", key=key)
 
 
 def _available_keys(context: LintContext) -> set[NestedKey] | None:
