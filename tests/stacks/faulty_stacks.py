@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -180,15 +180,18 @@ class History(gym.ObservationWrapper[Any, Any, Any]):
         return np.concatenate([self.frames[0], observation]).astype(np.float32)
 
 
-@cache
-def _named(base: type, kind: type[Function]) -> Any:
+_CLASSES: dict[tuple[type, str], Any] = {}
+
+
+def _named(base: type, function: Function) -> Any:
     """Return a subclass with the name of a function; the same one for all sub-envs."""
-    return type(kind.__name__, (base,), {})
+    name = type(function).__name__
+    return _CLASSES.setdefault((base, name), type(name, (base,), {}))
 
 
 def _wrapped(env: Any, base: type, stages: Iterable[Function]) -> Any:
     for function in stages:
-        env = _named(base, type(function))(env, function)
+        env = _named(base, function)(env, function)
     return env
 
 
@@ -267,7 +270,7 @@ class ChainStage(Transform):
 def chain(name: str, plan: Plan) -> Any:
     """Return a chain of tdx, whose history is its own."""
     frames = CatFrames(2, dim=-1, in_keys=["observation"])
-    stages = (_named(ChainStage, type(part))(part) for part in plan.stages)
+    stages = (_named(ChainStage, part)(part) for part in plan.stages)
     return TransformedEnv(GymEnv(name, max_episode_steps=LIMIT), Compose(frames, *stages))
 
 
@@ -291,7 +294,7 @@ def callables(plan: Plan) -> Any:
 
 def sequential(plan: Plan) -> Any:
     """Return a ``torch.nn.Sequential``."""
-    return torch.nn.Sequential(*(_named(TensorStage, type(part))(part) for part in plan.stages))
+    return torch.nn.Sequential(*(_named(TensorStage, part)(part) for part in plan.stages))
 
 
 def compose(plan: Plan) -> Any:
@@ -299,26 +302,6 @@ def compose(plan: Plan) -> Any:
     from torchvision import transforms
 
     return transforms.Compose(list(plan.stages))
-
-
-def tianshou(name: str, plan: Plan) -> Any:
-    """Return a vector env of Tianshou with all stages in its sub-envs."""
-    require_package("tianshou")
-    from tianshou.env import DummyVectorEnv
-
-    return DummyVectorEnv([partial(single, name, plan)] * 2)
-
-
-def puffer(name: str, plan: Plan) -> Any:
-    """Return an env of PufferLib in its vector env."""
-    require_package("pufferlib")
-    import pufferlib.emulation
-    import pufferlib.vector
-
-    def create(**_: Any) -> Any:
-        return pufferlib.emulation.GymnasiumPufferEnv(env_creator=partial(single, name, plan))
-
-    return pufferlib.vector.make(create, num_envs=2, backend=pufferlib.vector.Serial)
 
 
 def rllib(name: str, plan: Plan) -> Any:
@@ -336,7 +319,8 @@ def rllib(name: str, plan: Plan) -> Any:
     env = gym.make(name)
     pieces = []
     for function in plan.stages:
-        piece = type(type(function).__name__, (ConnectorV2,), {"__call__": apply})()
+        kind: Any = type(type(function).__name__, (ConnectorV2,), {"__call__": apply})
+        piece = kind()
         piece.function = function
         vars(piece).update(vars(function))
         pieces.append(piece)

@@ -65,12 +65,10 @@ RECIPES = {
     "list of callables": Recipe(stacks.callables, 1, _NO_EPISODES, has_samples=True),
     "Sequential": Recipe(stacks.sequential, 1, _NO_EPISODES, has_samples=True),
     "Compose": Recipe(stacks.compose, 1, _NO_EPISODES, has_samples=True),
-    "Tianshou": _gym(stacks.tianshou, "CartPole-v1", 6),
-    "PufferLib": _gym(stacks.puffer, "CartPole-v1", 6),
     "PettingZoo": Recipe(stacks.parallel, 1, _NO_EPISODES),
     "RLlib": _gym(stacks.rllib, "Pendulum-v1", 1, _NO_EPISODES),
 }
-_PACKAGES = {"Tianshou", "PufferLib", "PettingZoo", "RLlib"}
+_PACKAGES = {"PettingZoo", "RLlib"}
 """Stacks of libraries that the extra ``test`` does not install."""
 
 
