@@ -371,7 +371,7 @@ def parallel(plan: Plan) -> Any:
         def __init__(self, env: Any, function: Function) -> None:
             super().__init__(env)
             self._function = function
-            vars(self).update(vars(function))
+            self.__dict__.update(vars(function))
 
         def observation_space(self, agent: str) -> Any:
             return spaces.Box(-np.inf, np.inf, (3,), np.float32)
