@@ -54,14 +54,15 @@ def require_program(name: str, *alternatives: str) -> str:
 def require_package(
     name: Literal[
         *("lerobot", "onnxruntime", "onnxscript", "pettingzoo", "pufferlib", "supersuit"),
-        "tianshou",
+        *("tianshou", "tree"),
     ],
 ) -> None:
     """Skip the running test if a library is missing.
 
     The requirements of LeRobot and Tianshou exclude versions that tdx is tested with, so the extra
     ``test`` has neither; ``tests/lerobot.txt`` and ``tests/tianshou.txt`` say how to install them,
-    the latter with PettingZoo and SuperSuit. PufferLib has no wheels; its build downloads sources.
+    the latter with PettingZoo and SuperSuit. ``tests/rllib.txt`` does so for RLlib, which imports
+    ``tree``. PufferLib has no wheels; its build downloads sources.
     """
     if importlib.util.find_spec(name) is None:
         _miss(name)

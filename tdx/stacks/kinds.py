@@ -246,9 +246,8 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
     (
-        "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
-        "its pieces take episodes and a module, not samples; pass the env that feeds it: "
-        "algo.env_runner.env",
+        "ray.rllib.connectors.connector_v2:ConnectorV2",
+        "pass the pipeline that calls it, or the env runner: algo.env_runner",
     ),
 )
 """Classes of other libraries and what to do with their objects."""

@@ -67,6 +67,14 @@ class Part:
     is_opaque = False
     """True if the part is passed over, since what it does is not known."""
 
+    def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
+        """Take what belongs to the next sample, before :meth:`forward`.
+
+        Args:
+            action: The action of the step, as the part inside got it; ``None`` for a reset.
+            info: What the source tells beside the sample.
+        """
+
     def forward(self, sample: Sample) -> Sample:
         """Return the sample after the part."""
         return sample
@@ -193,6 +201,7 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
     ) -> tuple[Sample, dict[str, Any]]:
         """Return the first sample after the part."""
         sample, info = self.env.reset(seed=seed, options=options)
+        self.part.prepare(None, info)
         return self._forward(sample), info
 
     def step(self, action: Sample) -> tuple[Sample, Any, bool, bool, dict[str, Any]]:
@@ -202,6 +211,7 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
         except TdxError as error:
             raise error.at(stage=self._index, transform=self.part.name) from None
         sample, reward, terminated, truncated, info = self.env.step(inner)
+        self.part.prepare(inner, info)
         return self._forward(sample), reward, terminated, truncated, info
 
     def _forward(self, sample: Sample) -> Sample:
@@ -308,6 +318,7 @@ class SampleStack(LevelStack):
         parts: Its parts, the one that gets the samples first.
         spaces: What samples and actions are before the parts and after each of them.
         samples: The samples. ``None``: draw them.
+        source: What returns the samples, if it is another one.
     """
 
     kind = "samples"
@@ -320,8 +331,11 @@ class SampleStack(LevelStack):
         parts: Sequence[Part],
         spaces: Sequence[Spaces],
         samples: Sequence[Sample] | None = None,
+        source: SampleSource | None = None,
     ) -> None:
-        owners: list[Any] = [SampleSource(spaces[0], samples, spaces[-1].action)]
+        if source is None:
+            source = SampleSource(spaces[0], samples, spaces[-1].action)
+        owners: list[Any] = [source]
         for index, (part, after) in enumerate(zip(parts, spaces[1:], strict=True)):
             owners.append(PartWrapper(owners[-1], part, index, after))
         super().__init__(

@@ -155,9 +155,9 @@ class Processor:
         ("brax.envs.base:Env", Several, "from outside: torchrl.envs.BraxWrapper(env)"),
         ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "needs samples"),
         (
-            "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
+            "ray.rllib.connectors.connector_v2:ConnectorV2",
             Processor,
-            "pass the env that feeds it: algo.env_runner.env",
+            "pass the pipeline that calls it, or the env runner: algo.env_runner",
         ),
         ("my_library:Pipeline", Processor, "needs samples"),
         ("my_library:Envs", Several, "wrap it in a subclass of gymnasium.vector.VectorEnv"),
@@ -174,6 +174,15 @@ def test_objects_of_other_libraries_are_refused_with_the_next_step(
     with pytest.raises(ArgumentError) as error:
         tdx.inspect(kind())
     assert hint in str(error.value.hint)
+
+
+def test_env_of_envpool_is_refused_also_inside_wrappers() -> None:
+    mixin = type("EnvPoolMixin", (), {"__module__": "envpool.python.envpool"})
+    pool = type("CartPoleGymnasiumEnvPool", (mixin, gym.Env), {})()
+    for env in (pool, gym.wrappers.RecordEpisodeStatistics(pool)):
+        with pytest.raises(ArgumentError, match="CartPoleGymnasiumEnvPool of envpool") as error:
+            tdx.open_stack(env)
+        assert "gymnasium.make_vec" in str(error.value.hint)
 
 
 class Custom(tdx.Transform):

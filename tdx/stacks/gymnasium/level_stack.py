@@ -16,7 +16,14 @@ from torch import Tensor
 
 from tdx.core import StageSpecs
 from tdx.core.meter import Meter
-from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
+from tdx.foundation.errors import (
+    ArgumentError,
+    EnvError,
+    SpecError,
+    TdxError,
+    Where,
+    get_first_line,
+)
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.patches import Patches
 from tdx.pipeline.factories import is_closed
@@ -228,20 +235,24 @@ class LevelDriver(ABC):
     Args:
         stack: The stack.
         policy: Takes an observation and returns an action. ``None``: random actions.
-        policy_name: Its name in traces.
 
     Raises:
+        ArgumentError: The policy cannot be called.
         EnvError: The env is closed.
     """
 
-    def __init__(
-        self, stack: LevelStack, policy: Callable[[Any], Any] | None, policy_name: str
-    ) -> None:
+    policy_hint = "pass a function that takes observations and returns actions"
+
+    def __init__(self, stack: LevelStack, policy: Callable[[Any], Any] | None) -> None:
+        if policy is not None and not callable(policy):
+            raise ArgumentError(
+                f"the policy must be callable, got {type(policy).__name__}", hint=self.policy_hint
+            )
         if is_closed(stack.target):
             raise EnvError(
                 "the env is closed", hint="create a new one", where=Where(env=stack.name)
             )
-        self._stack, self._policy, self._policy_name = stack, policy, policy_name
+        self._stack, self._policy, self._policy_name = stack, policy, policy_name(policy)
         self._observation: Any = None
         self._reset_due = True
 

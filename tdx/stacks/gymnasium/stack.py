@@ -16,7 +16,7 @@ from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
 from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.atari_vector import describe_preprocessing, preprocessing_arguments
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
     core_of,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tdx.stacks.conversion import ConvertedStack
     from tdx.stacks.gymnasium.converted import GymnasiumReference
 
+_ENVPOOL = ("envpool.python.envpool", "EnvPoolMixin")
+
 
 class GymnasiumStack(LevelStack):
     """A Gymnasium env with its wrappers; each wrapper is a stage.
@@ -45,6 +47,9 @@ class GymnasiumStack(LevelStack):
     Args:
         target: The outermost wrapper, or an env without wrappers.
         notes: What to know about the stages, each a sentence.
+
+    Raises:
+        ArgumentError: The env inside is one of envpool.
 
     Example:
         >>> import gymnasium
@@ -58,6 +63,13 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any, notes: tuple[str, ...] = ()) -> None:
+        core = core_of(target)
+        if any((kind.__module__, kind.__name__) == _ENVPOOL for kind in type(core).__mro__):
+            raise ArgumentError(
+                f"the env {type(core).__name__} of envpool is not supported: it skips, resizes and "
+                "stacks frames in C++, and sends and receives batches of envs",
+                hint="open the same env in a vector env of Gymnasium: gymnasium.make_vec(...)",
+            )
         super().__init__(target, list_levels(target))
         self._notes = notes
 
@@ -171,13 +183,10 @@ class GymnasiumDriver(LevelDriver):
         ArgumentError: The policy cannot be called.
     """
 
+    policy_hint = "pass a function that takes an observation and returns an action"
+
     def __init__(self, stack: LevelStack, policy: Callable[[Any], Any] | None) -> None:
-        if policy is not None and not callable(policy):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass a function that takes an observation and returns an action",
-            )
-        super().__init__(stack, policy, policy_name(policy))
+        super().__init__(stack, policy)
         env = stack.target
         self._is_vector = isinstance(env, VectorEnv)
         mode = getattr(env, "metadata", {}).get("autoreset_mode") if self._is_vector else None

@@ -19,7 +19,7 @@ from gymnasium import Space, spaces
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey
 from tdx.stacks.gymnasium.building import build_action, build_value
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.observe import Event, Method, RowEntries, Slot
@@ -287,13 +287,10 @@ class PettingZooDriver(LevelDriver):
         ArgumentError: The policy cannot be called.
     """
 
+    policy_hint = "pass a function that takes observations and returns actions, both by agent"
+
     def __init__(self, stack: PettingZooStack, policy: Callable[[Any], Any] | None) -> None:
-        if policy is not None and not callable(policy):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass a function that takes observations and returns actions, both by agent",
-            )
-        super().__init__(stack, policy, policy_name(policy))
+        super().__init__(stack, policy)
         self._parallel = stack
 
     def _reset(self, seed: int | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from gymnasium import Space
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import Level, list_owners, worker_sentence
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.observe import Method, Slot
@@ -129,14 +129,6 @@ class PufferDriver(LevelDriver):
     Raises:
         ArgumentError: The policy cannot be called.
     """
-
-    def __init__(self, stack: PufferStack, policy: Callable[[Any], Any] | None) -> None:
-        if policy is not None and not callable(policy):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass a function that takes observations and returns actions",
-            )
-        super().__init__(stack, policy, policy_name(policy))
 
     def _reset(self, seed: int | None) -> Any:
         env = self._stack.target

@@ -181,16 +181,14 @@ class VecEnvDriver(LevelDriver):
         ArgumentError: The policy can neither be called nor predict.
     """
 
+    policy_hint = "pass an algorithm, or a function that takes observations and returns actions"
+
     def __init__(self, stack: StableBaselines3Stack, policy: Any) -> None:
-        if policy is not None and not callable(policy) and not hasattr(policy, "predict"):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass an algorithm, or a function that takes observations and returns actions",
-            )
         choose: Callable[[Any], Any] | None = policy
         if hasattr(policy, "predict"):
             choose = lambda observation: policy.predict(observation)[0]  # noqa: E731
-        super().__init__(stack, choose, policy_name(policy))
+        super().__init__(stack, choose)
+        self._policy_name = policy_name(policy)
 
     def _reset(self, seed: int | None) -> Any:
         env = self._stack.target

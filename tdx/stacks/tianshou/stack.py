@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.patches import Patches
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners, worker_sentence
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import result_entries
@@ -309,12 +309,7 @@ class TianshouDriver(LevelDriver):
     """
 
     def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
-        if policy is not None and not callable(policy):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass a function that takes observations and returns actions",
-            )
-        super().__init__(stack, policy, policy_name(policy))
+        super().__init__(stack, policy)
         self._seed = stack.seed
         self._ended: list[int] = []
 

@@ -1,0 +1,1 @@
+"""Stacks of RLlib: the connector pipelines between its envs and its modules."""
