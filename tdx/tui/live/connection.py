@@ -149,7 +149,7 @@ class LiveConnection:
         self._message = ""
         self._repeats = self._is_branch = False
         self._restart_timer: Timer | None = None
-        self._is_watching = False
+        self._overdue_timer: Timer | None = None
         self._ticket: Ticket[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._read_activity: Callable[[], Activity | None] = lambda: None
@@ -216,7 +216,9 @@ class LiveConnection:
 
     def _open(self, request: RunSession) -> None:
         self.end()
-        self._waiting_since = self._last_message_time = time.monotonic()
+        self._last_message_time = time.monotonic()
+        self._waiting_since = None
+        self._expect_answer()
         ticket = self._workspace.backend.ask(
             request,
             worker=WORKER,
@@ -225,6 +227,13 @@ class LiveConnection:
         )
         self._ticket, self._read_activity = ticket, ticket.read_activity
         self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
+
+    def _expect_answer(self) -> None:
+        """Watch for an overdue answer, from the first command without one on."""
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        if self._overdue_timer is not None:
+            self._overdue_timer.resume()
 
     async def _wait(self, ticket: Ticket[None]) -> None:
         try:
@@ -249,9 +258,10 @@ class LiveConnection:
 
     def _watch(self) -> None:
         """Watch the worker and the chain, from the first session on."""
-        if not self._is_watching:
-            self._is_watching = True
-            self._owner.set_interval(_OVERDUE_INTERVAL, self.show_overdue)
+        if self._overdue_timer is None:
+            self._overdue_timer = self._owner.set_interval(
+                _OVERDUE_INTERVAL, self.show_overdue, pause=True
+            )
             self._workspace.edited.subscribe(self._owner, self.restart_after_edit)
             self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
 
@@ -300,9 +310,14 @@ class LiveConnection:
 
     def show_overdue(self) -> None:
         """Show which call takes long, or for how long the worker has not answered."""
-        overdue, activity = self.overdue(), self._read_activity()
-        if not self.is_open or not self._owner.is_on_screen:
+        if not self.is_open or (self._waiting_since is None and not self.is_running):
+            # Nothing is expected: an idle app must not wake up.
+            if self._overdue_timer is not None:
+                self._overdue_timer.pause()
             return
+        if not self._owner.is_on_screen:
+            return
+        overdue, activity = self.overdue(), self._read_activity()
         if activity is not None and activity.seconds > ANSWER_TIMEOUT:
             what = f"{activity.text}: {activity.seconds:.0f} s"
         elif overdue > ANSWER_TIMEOUT:
@@ -411,6 +426,8 @@ class LiveConnection:
             self._panes.header.show_message(state.message or self._message)
         if self.is_running and not was_running:
             self._message = ""
+            if self._overdue_timer is not None:
+                self._overdue_timer.resume()
 
     def show_header(self) -> None:
         """Update the header."""
@@ -439,8 +456,7 @@ class LiveConnection:
         """Send a command; do nothing if no session is open."""
         if self._ticket is not None:
             self._last_command += 1
-            if self._waiting_since is None:
-                self._waiting_since = time.monotonic()
+            self._expect_answer()
             envelope = CommandEnvelope(self._last_command, command)
             self._workspace.backend.send(self._ticket, envelope)
 

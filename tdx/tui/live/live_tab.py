@@ -180,12 +180,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         yield panes.timeline
 
     def on_mount(self) -> None:
-        for pane in self.panes.by_name.values():
-            pane.add_class("live-pane")
         self.workspace.selected.subscribe(self, self.invalidate)
 
         def start_early(status: ChainStatus) -> None:
-            # The worker starts as soon as the env works, before the tab is opened.
+            # A tab that was opened while the env failed starts its worker once it works.
             if status.phase == "ready" and not status.problems:
                 self.connection.start_if_new()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, get_args
 
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, Vertical
@@ -264,6 +264,8 @@ class LivePanes:
         self.episodes, self.manual = EpisodeList(), ManualActionPane()
         widgets = (self.values, self.plots, self.images, self.episodes, self.manual)
         self.by_name: dict[Pane, Widget] = dict(zip(PANES, widgets, strict=True))
+        for widget in widgets:
+            widget.add_class("live-pane", update=False)
         self.front: Pane = "values"
         self.chosen_plots: tuple[str, ...] | None = None
         self.default_plots: tuple[str, ...] = ()
@@ -348,20 +350,21 @@ class LivePanes:
         form, shown = arrange_panes(
             width, height, self.front, has_images=self._has_images, is_manual=is_manual
         )
-        for name in ("broad", "middle", "slim"):
-            tab.set_class(form == name, f"-{name}")
+        has_images = "images" in shown
+        forms = {f"-{name}": form == name for name in get_args(Form)}
+        # One change of classes: each restyles the whole tab.
+        tab.update_classes({**forms, "-pictures": has_images})
         self.header.set_class(width >= _BROAD_SIZE[0], "-broad")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
             tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
-        side, has_images = tab.query_one("#live-side"), "images" in shown
+        side = tab.query_one("#live-side")
         side.display = bool(shown - {"values"})
         # Plots and episodes leave room that they do not need to images and values.
         is_short = form == "middle" or (form == "broad" and (has_images or self.plots.is_flat))
         self.plots.styles.height = self.plots.wanted_height if is_short else None
         self.episodes.styles.height = _FEW_EPISODES if has_images else None
         side.styles.height = "auto" if form == "middle" and not has_images else None
-        tab.set_class(has_images, "-pictures")
         self.envs.display = num_envs > 1
 
     def required_views(self, num_envs: int) -> SetPanes:
