@@ -53,8 +53,14 @@ def require_program(name: str, *alternatives: str) -> str:
 
 def require_package(
     name: Literal[
-        *("lerobot", "onnxruntime", "onnxscript", "pettingzoo", "pufferlib", "supersuit"),
-        *("tianshou", "tree"),
+        "lerobot",
+        "onnxruntime",
+        "onnxscript",
+        "pettingzoo",
+        "pufferlib",
+        "supersuit",
+        "tianshou",
+        "tree",
     ],
 ) -> None:
     """Skip the running test if a library is missing.

@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from tdx import PendulumEnv, RandomTruncationTransform, SerialEnv, StepCounter, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
+from tests.programs import exhaustive
 from tests.transforms.envs import CountedGroupsEnv, RowsEnv
 
 
@@ -36,6 +37,7 @@ def test_first_episodes_are_spread() -> None:
     assert {length for each in found for length in each[1:]} == {10}
 
 
+@exhaustive
 def test_later_episodes_are_random_with_a_probability() -> None:
     torch.manual_seed(0)
     always = [length for each in lengths(truncated(10, 3, 6, prob=1.0), 60) for length in each[1:]]

@@ -36,6 +36,7 @@ from tdx.specs import (
     Unbounded,
 )
 from tdx.transforms import Transform
+from tests.programs import sampled
 from tests.transforms.fixed_rollouts import assert_same
 
 NARROW = {
@@ -94,6 +95,7 @@ def test_binarized_rewards_sum_to_their_number() -> None:
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("batch_size", [(), (3,)])
+@sampled(5)
 def test_sums_of_narrow_rewards(dtype: torch.dtype, batch_size: tuple[int, ...]) -> None:
     rollouts = []
     for planned in (True, False):
@@ -113,6 +115,7 @@ def test_sums_of_narrow_rewards(dtype: torch.dtype, batch_size: tuple[int, ...])
 
 
 @pytest.mark.parametrize("dtype", NARROW)
+@sampled(3)
 def test_rewards_of_skipped_frames(dtype: torch.dtype) -> None:
     env = TransformedEnv(narrow_env(dtype), FrameSkipTransform(200))
     reward = env.rollout(2)["next", "reward"]

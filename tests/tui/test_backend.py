@@ -18,6 +18,7 @@ from tdx.foundation.processes import ExitReason
 from tdx.tui.backend.client import Backend, RequestError, SupersededError
 from tdx.tui.backend.process import TAIL_BYTES, warm_up
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
+from tests.programs import exhaustive
 from tests.tui.asked import Busy, Draw, Echo, Fail, Hang, Noise
 
 pytestmark = pytest.mark.usefixtures("shared_warm_program")
@@ -51,6 +52,7 @@ async def test_workers_are_copies_of_one_process_with_their_own_random_numbers()
         assert drawn[0][1] != drawn[1][1]
 
 
+@exhaustive
 async def test_workers_start_again_after_the_process_that_forks_them_was_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

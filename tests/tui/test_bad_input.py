@@ -222,6 +222,7 @@ def test_terminals_of_any_size_with_an_env_of_many_keys(
 
 
 @pytest.mark.programs
+@exhaustive
 def test_without_a_terminal_the_headless_command_is_named(tmp_path: Path) -> None:
     (tmp_path / "garbage.yaml").write_text("env: [")
 

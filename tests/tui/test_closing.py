@@ -15,7 +15,7 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.screens.bars import HintState
 from tdx.tui.serving.serve import DRIVER
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.tui.inline_backend import InlineBackend
 
 TURNS = [0, 1, 2, 3, 5, 8, 12, 40, 160]
@@ -43,6 +43,7 @@ async def test_app_closed_during_its_start_exits_cleanly(
     assert capsys.readouterr() == ("", "")
 
 
+@exhaustive
 async def test_page_closed_before_the_app_starts_leaves_no_crash_file(
     tmp_path: Path,
 ) -> None:

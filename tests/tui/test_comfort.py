@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
+from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize, until
 
@@ -22,6 +23,7 @@ KEY_LINES = {
 """Text of the key line by the width of the terminal."""
 
 
+@exhaustive
 async def test_key_line_fits_and_its_keys_can_be_clicked() -> None:
     async with driven("RewardSum", "StepCounter", size=(60, 24)) as app:
         for width, text in KEY_LINES.items():
@@ -41,6 +43,7 @@ async def test_key_line_fits_and_its_keys_can_be_clicked() -> None:
         assert app.stages == ["StepCounter"]
 
 
+@exhaustive
 async def test_hints_advance_and_are_shown_once(tmp_path: Path) -> None:
     path = tmp_path / "hints.json"
     async with driven(env=None, hints=HintState(path)) as app:
@@ -57,6 +60,7 @@ async def test_hints_advance_and_are_shown_once(tmp_path: Path) -> None:
         assert "3 step the env" in app.text("#hints")
 
 
+@exhaustive
 async def test_hint_has_its_key_although_a_field_has_the_focus(tmp_path: Path) -> None:
     async with driven(hints=HintState(tmp_path / "hints.json")) as app:
         assert "▸ a add a transform" in app.text("#hints")
@@ -74,6 +78,7 @@ def test_hints_are_shown_if_their_file_is_damaged(tmp_path: Path, text: str) -> 
     assert not book.is_hidden
 
 
+@exhaustive
 async def test_hints_end_after_the_last_one(tmp_path: Path) -> None:
     async with driven("RewardSum", hints=HintState(tmp_path / "hints.json")) as app:
         await app.press("2", "3", "4")
@@ -102,6 +107,7 @@ dark = "yes"
 """
 
 
+@exhaustive
 async def test_theme_is_previewed_and_selected_by_name() -> None:
     async with driven() as app:
         # The theme under the cursor is shown, and the one in use is marked.
@@ -150,6 +156,7 @@ def colors(app: Driver) -> set[str]:
     return found
 
 
+@exhaustive
 async def test_no_color_removes_colors_and_keeps_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     # The filter of colors depends on whether a theme has ANSI colors.
     themes = ("tdx-dark", "ansi-dark")

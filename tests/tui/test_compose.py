@@ -19,6 +19,7 @@ from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import WordSuggester
+from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
 
@@ -26,6 +27,7 @@ CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
 
 
+@exhaustive
 async def test_transforms_are_added_from_the_catalog() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         # Catalog adds after the selected stage.
@@ -92,6 +94,7 @@ async def test_transforms_are_added_from_the_catalog() -> None:
         assert "Concatenate the last N frames" in app.text("#catalog-doc")
 
 
+@exhaustive
 async def test_chain_shows_what_the_stages_do_while_the_env_is_stepped() -> None:
     counts = StageReading(0, 12_300, "step_count", (1.0, 2.0, 3.0), None, is_changed=True)
     clipped = StageReading(1, 2_500_000, "reward", (0.0,) * 3, 1.0, True, "at a bound")
@@ -135,6 +138,7 @@ EDITS: list[tuple[list[str], list[str], int]] = [
 """Keys pressed at the first stage, with the stages and selected place afterwards."""
 
 
+@exhaustive
 async def test_chain_is_edited_by_key_and_by_mouse() -> None:
     async with driven(*CHAIN) as app:
         # Edits by key are undone and redone.
@@ -184,6 +188,7 @@ async def test_chain_is_edited_by_key_and_by_mouse() -> None:
         assert (app.place, chain.scroll_offset.y) == (-1, 0)
 
 
+@exhaustive
 async def test_arguments_are_edited_in_the_form() -> None:
     async with driven("StepCounter") as app:
         # Form sets an argument and reports invalid values.
@@ -249,6 +254,7 @@ async def test_arguments_are_edited_in_the_form() -> None:
             assert row.query_one("Input").region.width >= 8
 
 
+@exhaustive
 async def test_values_are_completed_in_the_form() -> None:
     async with driven(
         'RenameTransform(["observation"], ["state"])', "ObservationNorm(0.0, 1.0)"
@@ -294,6 +300,7 @@ async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str |
     assert await suggester.get_suggestion(typed) == completed
 
 
+@exhaustive
 async def test_problems_are_shown_at_their_stage_and_fixed() -> None:
     misspelt = 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])'
     async with driven("RewardScaling(0.0, 0.1)", misspelt, "RewardSum") as app:
@@ -337,6 +344,7 @@ async def test_problems_are_shown_at_their_stage_and_fixed() -> None:
         assert app.stages == []
 
 
+@exhaustive
 async def test_env_is_chosen_and_edited() -> None:
     async with driven(env=None) as app:
         # Env is selected from a searchable list.
@@ -404,6 +412,7 @@ async def choose(app: Driver) -> None:
         await app.press("enter")
 
 
+@exhaustive
 async def test_disabled_stage_is_restored_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"
     path.write_text(

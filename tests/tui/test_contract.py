@@ -22,6 +22,7 @@ from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import details, heading, list_lines, start_line
 from tdx.tui.contract.messages import Comparison, StageText
 from tdx.tui.contract.requests import CompareContract, FreezeContract
+from tests.programs import exhaustive
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -64,6 +65,7 @@ def cursor_line(app: Driver) -> str:
     return str(listed.get_option_at_index(listed.highlighted).prompt)
 
 
+@exhaustive
 async def test_differences_are_listed_and_visited() -> None:
     freeze(*CHAIN)
     async with driven(NORM.format(scale=2.0), "StepCounter", FRAMES, "RewardSum") as app:
@@ -204,6 +206,7 @@ def causes(found: Comparison) -> list[StageText]:
     return [each.a for each in found.stages if each.status == "differs" and each.a is not None]
 
 
+@exhaustive
 def test_a_comparison_of_too_little_is_no_answer() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("Pendulum-v1", *CHAIN), "contract"))
@@ -255,6 +258,7 @@ def test_invalid_reference_is_reported_in_one_sentence(reference: str, sentence:
     assert "\n" not in caught.value.message
 
 
+@exhaustive
 async def test_damaged_contract_is_reported_in_an_empty_view() -> None:
     freeze("RewardSum", path="damaged")
     golden = Path("damaged/golden.safetensors")
@@ -269,6 +273,7 @@ async def test_damaged_contract_is_reported_in_an_empty_view() -> None:
         assert not isinstance(app.app.screen, ContractScreen)
 
 
+@exhaustive
 async def test_freeze_asks_before_replacing_and_reports_learning_in_evaluation() -> None:
     async with driven("VecNorm(in_keys=['observation'])") as app:
         await app.press("F", "enter")
@@ -313,6 +318,7 @@ class SlowBackend(InlineBackend):
             super()._answer(ticket, request)
 
 
+@exhaustive
 async def test_contract_that_is_being_recorded_is_offered_first() -> None:
     Path("another.yaml").write_text("env: Pendulum-v1\n")
     slow = SlowBackend()
@@ -326,6 +332,7 @@ async def test_contract_that_is_being_recorded_is_offered_first() -> None:
         assert "= same: compared " in shown(app, "head")
 
 
+@exhaustive
 async def test_failed_freeze_is_not_offered() -> None:
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("mine")
@@ -344,6 +351,7 @@ async def test_both_commands_explain_the_next_step_without_an_env() -> None:
         assert app.notices == ["no pipeline yet; press e to choose an env"] * 2
 
 
+@exhaustive
 def test_view_does_not_import_torch() -> None:
     loaded = loaded_by("import tdx.tui.contract.contract_screen, tdx.tui.contract.commands")
     assert not loaded & (HEAVY - {"textual"})

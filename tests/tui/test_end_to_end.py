@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.programs
+@exhaustive
 def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
     with terminal(folder=tmp_path, then="echo ended: $?; sleep 100") as tdx:
         tdx.sees("Welcome to tdx")

@@ -13,6 +13,7 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.compose.chain_pane import ChainList
 from tdx.tui.profile.messages import CostRow, Costs, ModeCosts
 from tdx.tui.profile.runs import RunHistory
+from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.playing import Live, playing
 
@@ -73,6 +74,7 @@ async def logged(app: Driver) -> str:
     return "\n".join(each.full_text for each in entries if each.severity == "error")
 
 
+@exhaustive
 async def test_step_error_is_consistent_until_it_is_fixed(arm: Any) -> None:
     async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
         await app.press("s")
@@ -104,6 +106,7 @@ async def test_step_error_is_consistent_until_it_is_fixed(arm: Any) -> None:
         assert "No problems" in app.text(".dialog")
 
 
+@exhaustive
 async def test_edit_that_restarts_the_session_clears_its_error(arm: Any) -> None:
     async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
         await app.press("s", "escape", "down", "d")
@@ -112,6 +115,7 @@ async def test_edit_that_restarts_the_session_clears_its_error(arm: Any) -> None
 
 
 @pytest.mark.parametrize("arm", ["init"], indirect=True)
+@exhaustive
 async def test_env_that_cannot_be_created_shows_its_traceback_and_unknown_stages(
     arm: Any,
 ) -> None:
@@ -132,6 +136,7 @@ async def test_env_that_cannot_be_created_shows_its_traceback_and_unknown_stages
         assert [row.badge for row in rows if row.kind == "stage"] == ["", ""]
 
 
+@exhaustive
 async def test_step_error_marks_its_stage() -> None:
     chain = ("StepCounter", "RewardSum", "tests.tui.bad_envs:FailsLate(at=9)")
     async with playing(*chain, make=make, whole=True) as app:
@@ -151,6 +156,7 @@ async def restarted(app: Live) -> None:
     await app.settle()
 
 
+@exhaustive
 async def test_disabled_stages_do_not_change_stage_numbers() -> None:
     async with playing("StepCounter", "RewardSum", "InitTracker", whole=True) as app:
         await app.press("escape", "down", "space", "3")

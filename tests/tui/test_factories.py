@@ -20,6 +20,7 @@ from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tdx.tui.screens.bars import HintState
+from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.playing import playing
@@ -38,6 +39,7 @@ def names(app: Driver) -> list[str]:
 # TorchRL
 
 
+@exhaustive
 async def test_stages_of_other_libraries_are_read_only() -> None:
     async with driven(env=TORCHRL, allow_code=True) as app:
         # Transforms of torchrl are read only stages with specs and lineage.
@@ -97,6 +99,7 @@ def test_the_profile_of_torchrl_has_modes_and_a_row_for_each_transform() -> None
 # Profile
 
 
+@exhaustive
 async def test_the_profile_tab_offers_what_applies() -> None:
     async with driven(env=MAKE, allow_code=True, size=(160, 30)) as app:
         for env, has_modes in ((MAKE, False), (TORCHRL, True)):
@@ -126,6 +129,7 @@ async def test_the_profile_tab_offers_what_applies() -> None:
             assert (app.notices == [reason, reason]) is not has_modes
 
 
+@exhaustive
 async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> None:
     hints = HintState(tmp_path / "hints.json")
     async with driven(env=MAKE, allow_code=True, hints=hints):
@@ -142,6 +146,7 @@ def test_suggestions_for_a_factory_run_nothing() -> None:
 # Copying and reloading
 
 
+@exhaustive
 async def test_app_offers_what_applies_to_a_factory() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
         # Copied command includes allow code and ctrl c names the key that quits.
@@ -197,6 +202,7 @@ async def test_app_offers_what_applies_to_a_factory() -> None:
         assert "edited" not in shown
 
 
+@exhaustive
 async def test_reloading_imports_the_code_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +248,7 @@ async def test_values_start_at_the_selected_stage() -> None:
 # Errors
 
 
+@exhaustive
 async def test_a_step_that_raises_names_the_line_and_keeps_the_history() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline, True))

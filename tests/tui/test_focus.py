@@ -9,6 +9,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.widget import Widget
 
+from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
 from tests.tui.playing import playing
@@ -29,6 +30,7 @@ async def hidden_focus(app: Driver) -> Widget | None:
     return focused
 
 
+@exhaustive
 async def test_escape_in_an_expanded_tab_shows_the_chain_and_keeps_the_focus() -> None:
     async with playing(*CHAIN, whole=True, size=(120, 40)) as app:
         await app.press("z", "escape", "d")
@@ -39,6 +41,7 @@ async def test_escape_in_an_expanded_tab_shows_the_chain_and_keeps_the_focus() -
         assert app.app.focused is app.find("#chain")
 
 
+@exhaustive
 async def test_focus_stays_on_displayed_panes() -> None:
     async with driven(*CHAIN) as app:
         # Key of a tab displays it.
@@ -82,6 +85,7 @@ async def test_focus_stays_on_displayed_panes() -> None:
         assert app.app.focused is app.find("#catalog-search")
 
 
+@exhaustive
 async def test_change_of_the_focused_pane_computes_few_styles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,6 +106,7 @@ async def test_change_of_the_focused_pane_computes_few_styles(
         assert 2 <= len(computed) <= 60
 
 
+@exhaustive
 async def test_keys_move_the_focus_between_fields() -> None:
     async with driven("RewardScaling(0.0, 0.1)", "CatFrames(4, -1)") as app:
         # Arrows and enter leave fields.

@@ -14,6 +14,7 @@ from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.backend.requests import ListEnvs
 from tdx.tui.contract.contract_screen import ContractScreen
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 from tests.tui.idle import until
 from tests.tui.inline_backend import InlineBackend
@@ -37,6 +38,7 @@ class ListingBackend(InlineBackend):
         ("CartPole-v1", ("", "rs", "sc"), ("RewardSum", "StepCounter"), 9),
     ],
 )
+@exhaustive
 async def test_few_keys_compose_a_chain(
     env: str, words: tuple[str, ...], chain: tuple[str, ...], limit: int
 ) -> None:

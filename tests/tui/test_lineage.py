@@ -14,6 +14,7 @@ from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.backend.requests import ObserveKeys
 from tdx.tui.specs import lineage_pane
+from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
@@ -57,6 +58,7 @@ async def go_to(app: Driver, key: str) -> str:
     return app.text("#lineage")
 
 
+@exhaustive
 async def test_each_wrapper_that_writes_a_key_is_named() -> None:
     async with driven(env=MAKE, allow_code=True, size=(180, 45)) as app:
         await app.press("end", "2")
@@ -98,6 +100,7 @@ async def test_the_app_shows_the_lineage_of_the_command_line() -> None:
     assert shown == expected
 
 
+@exhaustive
 async def test_keys_are_observed_once_until_the_pipeline_changes() -> None:
     backend = CountingBackend()
     async with driven(env=MAKE, allow_code=True, backend=backend) as app:
@@ -113,6 +116,7 @@ async def test_keys_are_observed_once_until_the_pipeline_changes() -> None:
         assert len(backend.tickets) == 3
 
 
+@exhaustive
 async def test_slow_steps_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lineage_pane, "SLOW_SECONDS", 0.001)
     backend = CountingBackend(hangs=True)
@@ -127,6 +131,7 @@ async def test_slow_steps_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(backend.tickets) == 1
 
 
+@exhaustive
 async def test_edit_cancels_running_steps() -> None:
     backend = CountingBackend(hangs=True)
     async with driven(env=MAKE, allow_code=True, backend=backend) as app:

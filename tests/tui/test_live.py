@@ -21,6 +21,7 @@ from tests.inspection.live.stages import (
     writes_nan,
     writes_too_much,
 )
+from tests.programs import exhaustive
 from tests.tui.idle import resize, until
 from tests.tui.playing import Live, playing
 
@@ -38,6 +39,7 @@ def is_running(app: Live) -> bool:
     return state is not None and state.status == "running"
 
 
+@exhaustive
 async def test_session_resets_steps_runs_and_pauses() -> None:
     async with playing(COUNTED) as app:
         assert "step 0" in app.text("#live-head")
@@ -67,6 +69,7 @@ async def test_session_resets_steps_runs_and_pauses() -> None:
         assert app.player.session.tracer.steps == made + 13
 
 
+@exhaustive
 async def test_steps_of_the_session_are_dumped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +82,7 @@ async def test_steps_of_the_session_are_dumped(
         assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 
+@exhaustive
 async def test_runs_until_a_condition() -> None:
     async with playing(COUNTED) as app:
         for text, said in (
@@ -103,6 +107,7 @@ async def test_runs_until_a_condition() -> None:
         assert app.note == ""
 
 
+@exhaustive
 async def test_rate_is_changed() -> None:
     async with playing() as app:
         await app.press("+")
@@ -113,6 +118,7 @@ async def test_rate_is_changed() -> None:
         assert "full speed" in app.text("#live-top")
 
 
+@exhaustive
 async def test_action_is_zero_or_manual() -> None:
     async with playing() as app:
         await app.press("i", "text:zero", "enter", "s")
@@ -143,6 +149,7 @@ async def test_manual_action_is_set_with_the_mouse() -> None:
         assert int(action.reshape(-1)[-1]) == 1
 
 
+@exhaustive
 async def test_action_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "actions.json"
     file.write_text(json.dumps([0.25, 0.5, 0.75]))
@@ -157,6 +164,7 @@ async def test_action_from_a_file(tmp_path: Path) -> None:
         assert app.player.session.tracer.steps == 3
 
 
+@exhaustive
 async def test_scrubs_through_the_history() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 12)
@@ -179,6 +187,7 @@ async def test_scrubs_through_the_history() -> None:
         assert app.tab.connection.state.follows_latest
 
 
+@exhaustive
 async def test_scrubs_with_the_mouse() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 12)
@@ -194,6 +203,7 @@ async def test_scrubs_with_the_mouse() -> None:
         assert app.shown < 5
 
 
+@exhaustive
 async def test_differences_of_two_steps() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 4)
@@ -240,6 +250,7 @@ async def test_plotting_without_values_is_refused(
         assert len(app.app.screen_stack) == 1
 
 
+@exhaustive
 async def test_plots_of_keys() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 4)
@@ -264,6 +275,7 @@ async def test_plots_of_keys() -> None:
         assert [each.name for each in curves] == list(app.tab.panes.plot_names)
 
 
+@exhaustive
 async def test_episode_is_opened_from_the_table() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 12)
@@ -292,6 +304,7 @@ async def test_one_env_of_a_batch_is_shown() -> None:
         assert "all 3" in app.text("#live-envs")
 
 
+@exhaustive
 async def test_manual_action_applies_to_the_shown_env(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(pipeline: Pipeline) -> Ragged:
         env = Ragged((9, 9, 9))
@@ -361,6 +374,7 @@ async def test_everything_can_be_clicked() -> None:
             await app.pilot.press("escape")
 
 
+@exhaustive
 async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> None:
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
         commands = app.commands()
@@ -411,6 +425,7 @@ async def check_search(app: Live) -> None:
 # ---------------------------------------------------------------------- bad input
 
 
+@exhaustive
 async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
     def make(pipeline: Pipeline) -> TransformedEnv:
         return pendulum(StepCounter(50), At(7, raises))
@@ -431,6 +446,7 @@ async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
         assert app.player.session.tracer.steps == 8
 
 
+@exhaustive
 async def test_histograms_are_complete_next_to_the_scroll_bar() -> None:
     async with playing(*["RewardSum"] * 12, size=(54, 24)) as app:
         await steps(app, 2)
@@ -447,6 +463,7 @@ async def test_histograms_are_complete_next_to_the_scroll_bar() -> None:
             assert bars == sum(count > 0 for count in counts), width
 
 
+@exhaustive
 async def test_nan_and_spec_violations_are_flagged() -> None:
     def make(pipeline: Pipeline) -> object:
         return pendulum(At(3, writes_too_much), At(5, writes_nan))
@@ -467,6 +484,7 @@ async def test_nan_and_spec_violations_are_flagged() -> None:
         assert "99" in app.text("#live-values")
 
 
+@exhaustive
 async def test_session_restarts_after_an_edit_and_continues() -> None:
     async with playing(COUNTED) as app:
         await app.pilot.press("space")
@@ -507,6 +525,7 @@ async def test_without_an_env_a_hint_is_shown() -> None:
         assert app.note == "■ choose an env first: press e"
 
 
+@exhaustive
 async def test_worker_is_killed_by_key_and_restarts() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 3)

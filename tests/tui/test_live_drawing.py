@@ -8,6 +8,7 @@ from textual.widgets import ContentSwitcher
 
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.textual_internals import PartialCompositor
+from tests.programs import exhaustive
 from tests.tui.playing import playing
 
 PARTS = (
@@ -18,6 +19,7 @@ PARTS = (
 )
 
 
+@exhaustive
 async def test_partial_redraw_equals_full_redraw() -> None:
     async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
         await app.press("s", "s")
@@ -40,6 +42,7 @@ async def test_partial_redraw_equals_full_redraw() -> None:
         assert compositor.render_partial_update() is None
 
 
+@exhaustive
 async def test_tab_is_shown_if_a_lookup_precedes_the_layout() -> None:
     async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
         main = app.app.screen_stack[0]

@@ -16,6 +16,7 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Backend
 from tdx.tui.live.live_tab import LiveTab
+from tests.programs import exhaustive
 from tests.tui.idle import until
 
 pytestmark = pytest.mark.usefixtures("shared_warm_program")
@@ -42,6 +43,7 @@ async def opened(env: EnvConfig) -> AsyncIterator[tuple[Pilot[None], LiveTab]]:
         yield pilot, tab
 
 
+@exhaustive
 async def test_step_is_named_even_if_no_python_code_can_run_in_the_worker() -> None:
     async with opened(STICKS) as (pilot, tab):
         await pilot.press("space")
@@ -50,6 +52,7 @@ async def test_step_is_named_even_if_no_python_code_can_run_in_the_worker() -> N
         assert "worker killed in env.step of step 4" in note_of(tab)
 
 
+@exhaustive
 async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
     async with opened(HANGS) as (pilot, tab):
         await pilot.press("space")

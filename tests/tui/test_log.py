@@ -22,6 +22,7 @@ from tdx.tui.log.journal import (
     clean_lines,
 )
 from tdx.tui.log.journal import MAX_LINE_LENGTH as MOST_LENGTH
+from tests.programs import exhaustive
 from tests.tui.asked import Fail, Print
 from tests.tui.driving import Driver, driven
 from tests.tui.snapshots import check_snapshots
@@ -144,6 +145,7 @@ async def filled(app: Driver) -> None:
     await app.settle()
 
 
+@exhaustive
 async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
     async with driven(env=None) as app:
         tab = app.find("TabbedContent").get_tab("log")
@@ -203,6 +205,7 @@ async def test_each_problem_of_the_chain_is_logged_once() -> None:
 
 
 @pytest.mark.usefixtures("fixed_catalog")
+@exhaustive
 async def test_log_matches_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals.LogEntry, "time", property(lambda entry: "12:34:56"))
     root = Path(__file__).parents[2]

@@ -34,6 +34,7 @@ from tdx.tui.live.messages import (
 from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, run_session
 from tests.inspection.live.stages import At, pendulum, raises
+from tests.programs import exhaustive
 
 PENDULUM = RunSession(Pipeline.of("Pendulum-v1"), rate=None)
 
@@ -134,6 +135,7 @@ def test_only_the_state_is_sent_while_the_tab_is_hidden() -> None:
     assert {"trace", "cells", "plots", "episodes"} <= set(watched.seen)
 
 
+@exhaustive
 def test_views_are_throttled_at_full_speed() -> None:
     watched = Watched(tick=100_000)
     watched.send(SetPanes(cells=1))

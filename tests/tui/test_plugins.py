@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.plugins.installed import install_example, installed
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 
 
+@exhaustive
 async def test_transform_of_a_plugin_is_added(tmp_path: Path) -> None:
     install_example(tmp_path)
     with installed(tmp_path):

@@ -27,7 +27,7 @@ from tdx.tui.backend.requests import DumpRollout, ListEnvs
 from tdx.tui.live.requests import RunSession
 from tdx.tui.profile.messages import PROGRESS, ProfileProgress
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
-from tests.programs import is_exhaustive
+from tests.programs import exhaustive, is_exhaustive
 from tests.tui import wrapped_env
 from tests.tui.files.filing import TEXT, storage_in
 from tests.tui.idle import resize
@@ -198,6 +198,7 @@ def _open_env(pipeline: Pipeline) -> EnvBase | StackEnv:
 @pytest.mark.programs
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(("size", "env", "chain"), WALKS)
+@exhaustive
 async def test_any_keys_and_clicks_leave_the_app_usable(
     size: tuple[int, int],
     env: str,

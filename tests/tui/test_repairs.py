@@ -18,6 +18,7 @@ from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.requests import ListEnvs, MeasureNorm
 from tdx.tui.contract.requests import FreezeContract
+from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import driven
 from tests.tui.inline_backend import InlineBackend
@@ -29,6 +30,7 @@ HERE = Path(wrapped_env.__file__)
 # Measuring
 
 
+@exhaustive
 async def test_measured_statistics_are_written_into_the_pipeline() -> None:
     async with driven("RewardSum", "ObservationNorm", "VecNorm") as app:
         # Measured statistics are written into the pipeline.
@@ -113,6 +115,7 @@ class StuckBackend(InlineBackend):
 @pytest.mark.parametrize(
     ("keys", "worker"), [(("F", "enter"), "contract"), (("M", "text:50", "enter"), "repair")]
 )
+@exhaustive
 async def test_same_key_cancels_in_every_tab(
     keys: tuple[str, ...], worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +147,7 @@ def test_each_key_gets_its_own_statistics() -> None:
 # Entries that cannot be stored
 
 
+@exhaustive
 async def test_entries_that_cannot_be_stored_are_excluded() -> None:
     async with driven(env=f"{MODULE}:make_mission", allow_code=True) as app:
         await app.press("X")
@@ -177,6 +181,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.startswith(text))
 
 
+@exhaustive
 async def test_the_code_of_the_env_of_a_wrapper_and_of_an_error_is_opened(opened: Path) -> None:
     async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
         await app.press("home", "o")
@@ -192,6 +197,7 @@ async def test_the_code_of_the_env_of_a_wrapper_and_of_an_error_is_opened(opened
         assert opened.read_text().split()[1] == f"+{line_of('def fail') + 2}"
 
 
+@exhaustive
 async def test_the_line_in_the_pipeline_file_is_opened_or_a_message_says_why_not(
     opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from tdx.pipeline import Pipeline, build_checked_env, parse_stage
 from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.inspection.live.stages import Ragged
+from tests.programs import exhaustive
 from tests.tui.playing import Live, playing
 
 
@@ -38,6 +39,7 @@ def rewards(app: Live, player: int = -1) -> list[float]:
     return found
 
 
+@exhaustive
 async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None:
     async with playing("RewardScaling(0.0, 1.0)", "RewardSum", size=(130, 40)) as app:
         await app.press("n", "text:10", "enter")
@@ -77,6 +79,7 @@ def plot_backgrounds(app: Live) -> set[str]:
     return {back for row in app.tab.panes.plots.all_rows() for _, _, back in row}
 
 
+@exhaustive
 async def test_a_key_that_differs_is_plotted_without_being_chosen() -> None:
     async with playing("ObservationNorm(0.0, 1.0)", size=(130, 40)) as app:
         await app.press("n", "text:5", "enter")
@@ -87,6 +90,7 @@ async def test_a_key_that_differs_is_plotted_without_being_chosen() -> None:
         assert "observation" not in app.text("#live-plots")
 
 
+@exhaustive
 async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() -> None:
     def make(pipeline: Pipeline) -> EnvBase:
         return build_checked_env(pipeline, base=Ragged())
@@ -114,6 +118,7 @@ async def test_image_of_the_earlier_rollout_is_between_those_around_the_stage() 
         assert "Pendulum-v1" in app.text("#live-images")
 
 
+@exhaustive
 async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> None:
     async with playing("RewardSum", size=(130, 40)) as app:
         await app.press("n", "text:5", "enter")
@@ -126,6 +131,7 @@ async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> N
         assert "→ -0.5" in app.text("#live-values")
 
 
+@exhaustive
 async def test_undo_restores_the_rollout() -> None:
     async with playing("RewardScaling(0.0, 1.0)") as app:
         await app.press("n", "text:10", "enter")
@@ -160,6 +166,7 @@ def test_run_continues_after_the_replay() -> None:
     rollouts.close()
 
 
+@exhaustive
 async def test_branch_replays_up_to_the_shown_step() -> None:
     async with playing("StepCounter(4)") as app:
         await app.press("n", "text:10", "enter")
@@ -195,6 +202,7 @@ async def test_branch_without_a_step_is_refused() -> None:
         assert len(app.backend.players) == 1
 
 
+@exhaustive
 async def test_actions_outside_the_new_spec_are_not_replayed() -> None:
     async with playing("RewardSum") as app:
         await app.press("n", "text:5", "enter")
@@ -207,6 +215,7 @@ async def test_actions_outside_the_new_spec_are_not_replayed() -> None:
         assert app.player.session.tracer.steps == 0
 
 
+@exhaustive
 async def test_a_chain_that_fails_keeps_the_rollout_for_the_next_edit() -> None:
     async with playing("RewardScaling(0.0, 1.0)") as app:
         await app.press("n", "text:5", "enter")

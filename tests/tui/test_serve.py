@@ -25,6 +25,7 @@ from tdx.cli.process import run
 from tdx.tui.serving.serve import DRIVER, serve
 from tdx.tui.serving.server import AppServer
 from tests.processes import all_ended
+from tests.programs import exhaustive
 
 TOKEN = "a-token-of-some-length"
 
@@ -68,6 +69,7 @@ def websocket(address: str) -> str:
     return address.replace("/?", "/ws?width=80;touch gone&height=x&")
 
 
+@exhaustive
 async def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) -> None:
     async with served(tmp_path, "true") as address, aiohttp.ClientSession() as session:
         base = address.partition("?")[0]
@@ -90,6 +92,7 @@ async def test_the_token_opens_the_page_and_nothing_else_does(tmp_path: Path) ->
             assert answer.status == 404
 
 
+@exhaustive
 async def test_app_is_started_with_its_arguments_and_ends_with_its_page(tmp_path: Path) -> None:
     words = ["a b", "$(touch gone)", "; touch gone", "'"]
     # The app exits when its page is closed, as the driver of a served app does.
@@ -111,6 +114,7 @@ async def test_app_is_started_with_its_arguments_and_ends_with_its_page(tmp_path
     assert [each.name for each in tmp_path.iterdir()] == ["said"]
 
 
+@exhaustive
 async def test_an_app_that_hangs_ends_with_its_page(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(f"""
 import os, time
@@ -135,6 +139,7 @@ Hanging().run()
         assert await asyncio.to_thread(all_ended, [int((tmp_path / "said").read_text())])
 
 
+@exhaustive
 async def test_number_of_pages_is_limited(tmp_path: Path) -> None:
     code = "import sys; print('__GANGLION__', flush=True); sys.stdin.buffer.read(1)"
     async with aiohttp.ClientSession() as session:

@@ -13,10 +13,12 @@ from tdx.tui.preferences import VIM_KEYMAP, Preferences, check_keymap, load_pref
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tdx.tui.screens.main import TABS, MainScreen
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 from tests.tui.idle import resize
 
 
+@exhaustive
 async def test_help_palette_jump_mode_and_dialogs() -> None:
     async with driven("CatFrames(4, dim=-1)") as app:
         # Help lists the keys of the focused widget in two columns, without scrolling.
@@ -128,6 +130,7 @@ _DIALOGS = (
 )
 
 
+@exhaustive
 async def test_screenshot_is_written_to_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ async def test_screenshot_is_written_to_a_new_file(
 
 
 @pytest.mark.parametrize("by_mouse", [False, True])
+@exhaustive
 async def test_keys_of_a_tab_work_before_it_is_drawn(
     monkeypatch: pytest.MonkeyPatch, by_mouse: bool
 ) -> None:
@@ -170,6 +174,7 @@ async def test_keys_of_a_tab_work_before_it_is_drawn(
         assert app.app.focused is app.find("#spec-tree")
 
 
+@exhaustive
 async def test_screen_that_is_large_enough_shows_the_names_of_all_tabs(tmp_path: Path) -> None:
     async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
         assert not app.app.screen.show_vertical_scrollbar
@@ -191,6 +196,7 @@ def blank_rows(text: str) -> int:
     return max((len(list(lines)) for is_blank, lines in runs if is_blank), default=0)
 
 
+@exhaustive
 async def test_nothing_is_cut_while_a_large_area_is_blank() -> None:
     arguments = "[0.1, 0.2, 0.3], [1.0, 1.5, 2.0], in_keys=['observation'], standard_normal=True"
     async with driven(f"ObservationNorm({arguments})", "RewardClipping(-0.5, 0.5)") as app:
@@ -205,6 +211,7 @@ async def test_nothing_is_cut_while_a_large_area_is_blank() -> None:
         assert "standard_normal=True" in app.text("#chain")
 
 
+@exhaustive
 async def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
     name = "[red]key[/]"
     rename = f"RenameTransform(['observation'], ['{name}'])"
@@ -219,6 +226,7 @@ async def test_names_that_look_like_markup_are_shown_as_they_are() -> None:
         assert app.stages[1].count(name) == 1
 
 
+@exhaustive
 async def test_tabs_of_a_narrow_screen_are_clicked_by_their_numbers() -> None:
     async with driven("RewardSum", size=(60, 20)) as app:
         assert "1 Stage 2 3 4 5" in app.text("#tabs")
@@ -227,6 +235,7 @@ async def test_tabs_of_a_narrow_screen_are_clicked_by_their_numbers() -> None:
         assert "1 2 3 4 5 Log" in app.text("#tabs")
 
 
+@exhaustive
 async def test_undo_in_the_palette_changes_nothing_if_there_is_nothing_to_undo() -> None:
     async with driven("RewardSum") as app:
         await app.press("ctrl+p", "text:undo", "enter")
@@ -234,6 +243,7 @@ async def test_undo_in_the_palette_changes_nothing_if_there_is_nothing_to_undo()
         assert app.stages == ["RewardSum"]
 
 
+@exhaustive
 async def test_panes_are_expanded_and_resized_by_key() -> None:
     async with driven(size=(120, 30)) as app:
         # Pane is expanded and resized by key.
@@ -268,6 +278,7 @@ async def test_panes_are_expanded_and_resized_by_key() -> None:
         assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
 
 
+@exhaustive
 async def test_invalid_settings_are_reported_and_ignored() -> None:
     keymap = {
         "chain.swich": "x",
@@ -289,6 +300,7 @@ async def test_invalid_settings_are_reported_and_ignored() -> None:
         assert app.stages == []
 
 
+@exhaustive
 async def test_keymap_of_the_docs_works_without_notices(tmp_path: Path) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "tui.md").read_text()
     (example,) = re.findall(r"```toml\n([^`]*\[keymap\][^`]*)```", docs)
@@ -310,6 +322,7 @@ async def test_keymap_of_the_user_applies() -> None:
         assert app.stages == []
 
 
+@exhaustive
 async def test_vim_keys_move_edit_and_leave_text_fields_alone() -> None:
     preferences = Preferences(has_vim_keys=True)
     async with driven("RewardSum", "StepCounter", preferences=preferences) as app:

@@ -10,6 +10,7 @@ from tdx import GrayScale, ToTensorImage, TransformedEnv
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
 from tests.inspection.live.stages import Ragged
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 from tests.tui.playing import playing
 from tests.tui.snapshots import NARROW, SIZE, WIDE, check_snapshots
@@ -24,6 +25,7 @@ def sample_draft() -> Draft:
     return Draft.of(PipelineFile.load(ROOT / "sample_pipelines" / "pendulum.yaml").pipeline)
 
 
+@exhaustive
 async def test_panes_and_palettes_match_snapshots(tmp_path: Path) -> None:
     async with driven(draft=sample_draft()) as app:
         await app.press(*STAGE)
@@ -33,12 +35,14 @@ async def test_panes_and_palettes_match_snapshots(tmp_path: Path) -> None:
         await check_snapshots(app, "specs", tmp_path)
 
 
+@exhaustive
 async def test_live_tab_matches_snapshots(tmp_path: Path) -> None:
     async with playing("RewardSum", "StepCounter(max_steps=30)", whole=True) as app:
         await app.press("n", "text:70", "enter")
         await check_snapshots(app, "live", tmp_path, sizes=(NARROW, SIZE))
 
 
+@exhaustive
 async def test_batch_with_images_matches_snapshots(tmp_path: Path) -> None:
     def make(pipeline: Pipeline) -> TransformedEnv:
         env = TransformedEnv(Ragged((3, 5, 4)), ToTensorImage(in_keys=["pixels"]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')
 
 
+@exhaustive
 async def test_specs_follow_the_selected_stage() -> None:
     async with driven(*CHAIN) as app:
         # Specs follow the selected stage.
@@ -79,6 +81,7 @@ async def test_specs_follow_the_selected_stage() -> None:
         assert "only changes" in app.text("#spec-title")
 
 
+@exhaustive
 async def test_each_kind_of_change_has_its_color() -> None:
     rename = 'RenameTransform(["observation"], ["state"])'
     async with driven(rename, "RewardClipping(-1.0, 1.0)") as app:
@@ -98,6 +101,7 @@ async def test_each_kind_of_change_has_its_color() -> None:
     assert found["same"] == {"$foreground", "dim", "bold"}
 
 
+@exhaustive
 async def test_tree_is_folded_and_searched() -> None:
     async with driven(*CHAIN) as app:
         # Groups are folded by key and by mouse.

@@ -32,6 +32,7 @@ from tdx.tui.live.messages import (
 from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
@@ -51,6 +52,7 @@ def names(app: Driver) -> list[str]:
 # Chain and specs
 
 
+@exhaustive
 async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
         # The wrappers are stages with arguments and specs.
@@ -108,6 +110,7 @@ async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
         assert MAKE.rpartition("/")[2] in app.text("#status")
 
 
+@exhaustive
 async def test_problems_of_a_factory_are_at_their_wrapper() -> None:
     async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
         # Checking with steps names the wrapper that violates its space.
@@ -151,6 +154,7 @@ async def test_problems_of_a_factory_are_at_their_wrapper() -> None:
         ("forget", "forget() returned nothing"),
     ],
 )
+@exhaustive
 async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: str) -> None:
     async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(120, 24)) as app:
         assert app.app.workspace.status.problems[None].message == message
@@ -167,6 +171,7 @@ async def test_without_allow_code_the_factory_is_not_imported() -> None:
         assert "importing code is not allowed" in app.app.workspace.status.problems[None].message
 
 
+@exhaustive
 async def test_an_env_of_a_file_can_be_chosen_in_the_app(tmp_path: Any) -> None:
     file = tmp_path / "own_env.py"
     file.write_text("import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
@@ -401,6 +406,7 @@ SOUND, RENAMED = str(CHECKPOINTS / "sound"), str(CHECKPOINTS / "renamed_statisti
 STEPS = ["rename_observations", "to_batch", "device", "normalizer", "device", "unnormalizer"]
 
 
+@exhaustive
 async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
     async with driven(env=SOUND) as app:
         # The processors of a checkpoint are stages with specs.
@@ -443,6 +449,7 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         assert "✕" in app.text()
 
 
+@exhaustive
 async def test_live_shows_samples_of_a_checkpoint_draws_features_and_no_rewards() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline))
@@ -516,6 +523,7 @@ async def test_samples_of_a_checkpoint_are_chosen_in_the_app(recorded: str) -> N
         assert app.app.workspace.status.problems
 
 
+@exhaustive
 def test_contract_of_a_checkpoint_is_recorded_on_the_chosen_samples(
     tmp_path: Path, recorded: str
 ) -> None:

@@ -16,6 +16,7 @@ from textual.widgets import Input
 
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
+from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.inline_backend import InlineBackend
 
@@ -72,6 +73,7 @@ def field(app: Driver, name: str) -> str:
     return str(app.row(name).query_one(Input).value)
 
 
+@exhaustive
 async def test_every_character_arrives_in_its_field() -> None:
     async with driven("CatFrames", "StepCounter", backend=SlowBackend(0)) as app:
         with busy_thread():
@@ -87,6 +89,7 @@ async def test_every_character_arrives_in_its_field() -> None:
             assert app.stages[1] == "StepCounter(max_steps=84)"
 
 
+@exhaustive
 async def test_invalid_text_stays_in_its_field() -> None:
     async with driven("CatFrames(4)") as app:
         await typed(app, "down", "enter", "tab", "text:-", "tab")
@@ -97,6 +100,7 @@ async def test_invalid_text_stays_in_its_field() -> None:
         assert app.stages == ["CatFrames(N=4, dim=-2)"]
 
 
+@exhaustive
 async def test_keys_after_a_key_or_click_that_opens_a_dialog_go_into_the_dialog() -> None:
     async with driven(env=None) as app:
         await app.send_click(app.find("#form-env"))
@@ -108,18 +112,21 @@ async def test_keys_after_a_key_or_click_that_opens_a_dialog_go_into_the_dialog(
         assert app.app.workspace.draft.env.id == "Pendulum-v1"
 
 
+@exhaustive
 async def test_keys_after_the_key_of_a_tab_go_to_the_tab() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         await typed(app, "down", "3", "d", "d")
         assert app.stages == ["RewardSum", "StepCounter"]
 
 
+@exhaustive
 async def test_undo_updates_a_field_after_it_loses_the_focus() -> None:
     async with driven("StepCounter(max_steps=5)") as app:
         await typed(app, "down", "enter", "end", "text:0", "escape", "u")
         assert field(app, "max_steps") == "5"
 
 
+@exhaustive
 async def test_click_is_handled_after_earlier_keys() -> None:
     async with driven("CatFrames(4)", backend=SlowBackend(0)) as app:
         await app.press("down", "enter", "end")
@@ -132,6 +139,7 @@ async def test_click_is_handled_after_earlier_keys() -> None:
             assert (field(app, "N"), field(app, "dim")) == ("4567", "-3")
 
 
+@exhaustive
 async def test_clicked_key_is_handled_before_later_keys() -> None:
     async with driven() as app:
         bar = app.find("KeyBar")

@@ -137,6 +137,7 @@ def two_cameras(**arguments: Any) -> R3MTransform:
 
 
 @pytest.mark.parametrize("batch_size", [(), (2,)], ids=["single", "2"])
+@exhaustive
 def test_several_cameras(batch_size: tuple[int, ...]) -> None:
     stacked = TransformedEnv(RowsEnv(batch_size), two_cameras())
     apart = TransformedEnv(RowsEnv(batch_size), two_cameras(stack_images=False))

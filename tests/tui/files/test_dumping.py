@@ -13,6 +13,7 @@ from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job
 from tdx.tui.backend.requests import DumpProgress, DumpRollout, FollowDump
+from tests.programs import exhaustive
 from tests.tui.files.filing import Filer, filing
 from tests.tui.idle import until
 
@@ -23,6 +24,7 @@ async def made(app: Filer) -> None:
     await app.settle()
 
 
+@exhaustive
 async def test_dump_is_configured_written_and_not_overwritten(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D")
@@ -70,6 +72,7 @@ async def test_quitting_during_a_dump_asks_for_confirmation(file: Path, tmp_path
         assert not app.app.is_running
 
 
+@exhaustive
 def test_cancelling_a_dump_keeps_its_finished_chunks(tmp_path: Path) -> None:
     updates: list[DumpProgress] = []
     pipeline = Pipeline.of("Pendulum-v1", "RewardSum")

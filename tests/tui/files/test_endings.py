@@ -17,7 +17,7 @@ import pytest
 
 from tdx.pipeline.editing.sessions import SessionStore
 from tests.processes import PATIENCE, all_ended, family
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 
 _START = """
 import os, sys
@@ -156,6 +156,7 @@ def _starts_again(folder: Path) -> None:
     assert not list((folder / "state" / "sessions").glob("*.json"))
 
 
+@exhaustive
 def test_internal_error_is_reported_in_one_line_and_edits_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +180,7 @@ def test_internal_error_is_reported_in_one_line_and_edits_are_kept(
     assert edits(tmp_path) == (["duplicate RewardSum"], [])
 
 
+@exhaustive
 def test_app_starts_with_a_warning_about_an_invalid_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

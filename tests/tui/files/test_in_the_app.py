@@ -10,6 +10,7 @@ from tdx.tui.app import TdxApp
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.commands import CommandPalette
 from tdx.tui.screens.main import MainScreen
+from tests.programs import exhaustive
 from tests.tui.files.filing import storage_in
 from tests.tui.idle import resize, until
 from tests.tui.inline_backend import InlineBackend
@@ -18,6 +19,7 @@ WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump
 PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
 
 
+@exhaustive
 async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     draft = Draft.of(PipelineFile.load(file).pipeline)
     keys = {"file.save": "f5", "profile.measure": "f6"}

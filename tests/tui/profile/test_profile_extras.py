@@ -5,6 +5,7 @@ from __future__ import annotations
 from tdx.tui.profile.advice import AdviceList
 from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.widgets import CostTable
+from tests.programs import exhaustive
 from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 
@@ -30,6 +31,7 @@ async def test_row_is_found_by_name() -> None:
         assert app.app.focused is app.app.query_one("#profile-steps")
 
 
+@exhaustive
 async def test_details_of_a_row_list_operators_and_marginal_cost() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
         await app.press("o")

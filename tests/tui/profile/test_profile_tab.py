@@ -14,6 +14,7 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.chain_status import ENV
 from tdx.tui.profile import measurement
 from tdx.tui.profile.widgets import CostTable
+from tests.programs import exhaustive
 from tests.tui.driving import driven
 from tests.tui.profile.measured import Profiler, StandIn, costs, profiling
 from tests.tui.snapshots import check_snapshots
@@ -170,6 +171,7 @@ async def test_error_is_shown_with_the_rows_measured_before_it() -> None:
         assert len(app.rows) == 7
 
 
+@exhaustive
 async def test_runs_are_browsed_and_compared() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
@@ -220,6 +222,7 @@ async def test_missing_pipeline_is_reported() -> None:
 
 
 @pytest.mark.usefixtures("fixed_catalog")
+@exhaustive
 async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
@@ -239,6 +242,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
         assert "time of each part in the mean step" in app.text()
 
 
+@exhaustive
 async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
         assert not app.app.screen.query("ProfileTab"), "the tab was never opened"
