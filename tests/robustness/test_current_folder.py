@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import exhaustive, is_exhaustive
+from tests.programs import exhaustive
 
 MODULES = (
     *("_pickle", "copyreg", "ctypes", "json", "logging", "multiprocessing", "pickle", "random"),
@@ -134,10 +134,10 @@ def start(hostile: Path, program: str, *arguments: str) -> subprocess.CompletedP
 
 @pytest.mark.parametrize(
     "arguments",
-    COMMANDS if is_exhaustive() else COMMANDS[:1],
+    COMMANDS,
     ids=lambda arguments: arguments[0],
 )
-@pytest.mark.programs
+@exhaustive
 def test_commands_import_nothing_from_the_current_folder(
     hostile: Path, arguments: tuple[str, ...]
 ) -> None:

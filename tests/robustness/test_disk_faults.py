@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.programs import is_exhaustive, require_program
+from tests.programs import exhaustive, require_program
 
 SAMPLE = (
     ("rollout", "resume", "rollout --force", "shards", "repair"),
@@ -21,12 +21,11 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("names", SAMPLE if is_exhaustive() else (("resume",),))
-@pytest.mark.programs
+@pytest.mark.parametrize("names", SAMPLE)
+@exhaustive
 def test_failing_disk_leaves_the_old_or_the_new_state(names: tuple[str, ...]) -> None:
     require_program("gcc")
     options = [word for name in names for word in ("--only", name)]
-    states = "3" if is_exhaustive() else "1"
-    command = (sys.executable, "-m", "tests.robustness.disk_faults", "--states", states, *options)
+    command = (sys.executable, "-m", "tests.robustness.disk_faults", "--states", "3", *options)
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
