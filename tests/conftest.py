@@ -56,7 +56,7 @@ MOST_WORKERS = 8
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return more workers than cores for ``-n auto``, because many tests wait for processes.
+    """Return the cores for ``-n auto``, and more in the tests with programs, where many wait.
 
     The number is limited, because each worker imports torch. ``worksteal`` lets each worker start
     at a different position, so that waiting tests run next to computing ones.
@@ -64,7 +64,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if config.option.dist == "no":
         config.option.dist = "worksteal"
     cores = len(os.sched_getaffinity(0))
-    return min(cores + cores // 2, MOST_WORKERS)
+    return min(cores + cores // 2 if is_exhaustive() else cores, MOST_WORKERS)
 
 
 @pytest.hookimpl(tryfirst=True)

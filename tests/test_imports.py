@@ -53,6 +53,7 @@ def test_import_loads_no_heavy_modules() -> None:
     assert not loaded_by("import tdx, tdx.cli, tdx.foundation.errors") & HEAVY
 
 
+@exhaustive
 def test_missing_file_is_reported_without_importing_torch() -> None:
     targets = ("mistyped.ymal", "mistyped.py:make", "./no/such/folder")
     for command, modules in loaded_by_commands(
@@ -91,6 +92,7 @@ def test_command_that_only_reads_the_catalog_loads_no_heavy_modules() -> None:
         assert not modules & HEAVY, command
 
 
+@exhaustive
 def test_help_of_the_program_imports_no_command() -> None:
     shown = f"{RUN_COMMANDS}\nprint([name for name in sys.modules if name.startswith('tdx.cli')])"
     printed = run_python(shown, json.dumps([["--help"]]))
@@ -99,6 +101,7 @@ def test_help_of_the_program_imports_no_command() -> None:
     assert "tdx.cli.commands." not in printed
 
 
+@exhaustive
 def test_list_of_envs_loads_neither_torch_nor_textual() -> None:
     (modules,) = loaded_by_commands("list envs").values()
     assert not modules & (HEAVY - {"gymnasium", "numpy"})

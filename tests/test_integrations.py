@@ -100,6 +100,7 @@ def test_report_of_a_missing_file_is_valid(repository: Path, action: ModuleType)
 
 
 @pytest.mark.programs
+@exhaustive
 def test_changes_list_stages_specs_and_cost_of_changed_files(
     repository: Path, action: ModuleType
 ) -> None:

@@ -210,6 +210,7 @@ class WideEnv(EnvBase):
         raise NotImplementedError
 
 
+@exhaustive
 def test_long_chain_with_many_keys_is_folded() -> None:
     stages = [
         ObservationNorm(

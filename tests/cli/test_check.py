@@ -17,6 +17,7 @@ from tdx.pipeline import PipelineFile
 from tests.cli.conftest import WIDTHS, assert_complete, assert_fits
 from tests.cli.processes import run
 from tests.cli.sarif_schema import SARIF
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -254,6 +255,7 @@ def test_fix_of_stdin_prints_the_fixed_file() -> None:
     assert (completed.code, completed.out) == (0, FIXED)
 
 
+@exhaustive
 def test_sarif_conforms_to_the_schema(tdx: Tdx, chain: Path) -> None:
     outcome = tdx("check", chain.name, "--format", "sarif")
     jsonschema.validate(json.loads(outcome.out), SARIF)
@@ -346,6 +348,7 @@ def test_excerpt_points_to_the_stage_or_its_key(tdx: Tdx, chain: Path) -> None:
     assert any("observations" in each and " | " in each for each in narrow)
 
 
+@exhaustive
 def test_fix_without_unsafe_fixes_changes_no_values(tdx: Tdx, chain: Path) -> None:
     text = TEXT + "  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [observations]}\n"
     chain.write_text(text)
@@ -393,6 +396,7 @@ def test_comment_does_not_suppress_errors(tdx: Tdx, chain: Path) -> None:
     assert "TDX413" in tdx("check", chain.name).out
 
 
+@exhaustive
 def test_file_and_settings_select_rules(
     tdx: Tdx, chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

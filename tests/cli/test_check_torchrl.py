@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdx.foundation.errors import ExitCode
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -27,6 +28,7 @@ def make_gymnasium():
 """
 
 
+@exhaustive
 def test_accelerator_runs_the_transforms_of_torchrl(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["check", "inspect spec"])
+@exhaustive
 def test_command_loads_no_heavy_modules(command: str, folder: Path) -> None:
     program = (
         "import sys\n"
@@ -331,6 +332,7 @@ def test_dataset_is_a_source_of_values(tdx: Tdx, tmp_path: Path) -> None:
     assert tdx("inspect", "spec", str(data)).code == 0
 
 
+@exhaustive
 def test_statistics_of_a_dataset(
     tdx: Tdx, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,6 +521,7 @@ def test_kinds_that_can_be_opened_are_listed(tdx: Tdx) -> None:
     assert "no kind matches 'nothing'" in tdx("list", "kinds", "nothing").out
 
 
+@exhaustive
 def test_minari_dataset_is_a_target_and_data(tdx: Tdx, folder: Path, tmp_path: Path) -> None:
     dump, data = str(tmp_path / "pendulum"), str(tmp_path / "pendulum-v0")
     tdx("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "--out", dump)
@@ -581,6 +584,7 @@ def test_report_of_a_dataset_has_its_findings_and_statistics(tdx: Tdx, tmp_path:
         assert "does not apply to" in result.err
 
 
+@exhaustive
 def test_images_of_a_dataset_are_sampled(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

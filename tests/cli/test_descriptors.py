@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.programs import sampled
 from tests.stacks.descriptors.exports import mjlab_metadata, write_isaaclab, write_mjlab
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ def vector():
         ("stacked", ["TDX647", "TDX649"]),
     ],
 )
+@sampled(3)
 def test_check_against_a_contract(tdx: Tdx, tmp_path: Path, name: str, codes: list[str]) -> None:
     (tmp_path / "robot.py").write_text(ROBOT)
     target, contract = f"{tmp_path / 'robot.py'}:{name}", str(tmp_path / "contract")

@@ -51,6 +51,7 @@ def dump(folder: Path) -> Path:
     return folder / "dump"
 
 
+@exhaustive
 def test_existing_dump_needs_force(dump: Path) -> None:
     before = (dump / "manifest.json").read_bytes()
     again = (*PENDULUM, "--steps", "10", "--out", "dump")
@@ -66,6 +67,7 @@ def test_existing_dump_needs_force(dump: Path) -> None:
     )
 
 
+@exhaustive
 def test_replay_does_not_overwrite_its_source(folder: Path) -> None:
     assert run(*PENDULUM[:3], "--steps", "9", "--out", "plain").code == 0
     before = (folder / "plain" / "manifest.json").read_bytes()
@@ -80,6 +82,7 @@ def test_replay_does_not_overwrite_its_source(folder: Path) -> None:
     )
 
 
+@exhaustive
 def test_dump_of_a_newer_version_is_refused(dump: Path) -> None:
     manifest = json.loads((dump / "manifest.json").read_text())
     (dump / "manifest.json").write_text(json.dumps({**manifest, "version": 3}))
@@ -88,6 +91,7 @@ def test_dump_of_a_newer_version_is_refused(dump: Path) -> None:
     assert_refused(run("rollout", "--resume", "--out", "dump"), 3, "of version 3", "newer release")
 
 
+@exhaustive
 def test_damaged_manifest_is_refused(dump: Path) -> None:
     (dump / "manifest.json").write_text((dump / "manifest.json").read_text()[:200])
     assert_refused(run("verify", "dump"), 3, "manifest.json is not valid JSON", "damaged")
@@ -110,6 +114,7 @@ def test_verify_reports_a_wrong_checksum(dump: Path) -> None:
     assert (problem["file"], problem["chunk"]) == ("data/next/reward.memmap", 1)
 
 
+@exhaustive
 def test_truncated_or_missing_data_is_refused(dump: Path) -> None:
     file = dump / "data" / "observation.memmap"
     file.write_bytes(file.read_bytes()[: 40 * 12])
@@ -197,6 +202,7 @@ def test_incompatible_policy_file_is_refused(
     assert not (folder / "dump").exists()
 
 
+@exhaustive
 def test_closed_pipe_is_not_an_error(dump: Path) -> None:
     for arguments in (("show", "./dump"), (*PENDULUM, "--steps", "30", "--out", "other")):
         assert_quiet_without_reader(arguments)

@@ -54,6 +54,7 @@ def in_form(tdx: Tdx, golden: Golden, form: str, code: int, name: str, *argument
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("form", FORMS)
+@exhaustive
 def test_each_command_in_each_format(
     tdx: Tdx, golden: Golden, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_replay_without_out_writes_nothing(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_json_says_how_many_episodes_it_leaves_out(tdx: Tdx) -> None:
     few = ("CartPole-v1", "-t", "StepCounter(max_steps=1)", "--steps", "1002")
     assert tdx("rollout", *few, "--out", "short").code == 0
@@ -260,6 +262,7 @@ def test_progress_line_of_a_rollout() -> None:
 SHARDED = ("rollout", "--env", "CartPole-v1", "--steps", "60", "--shards", "4", "--out", "d")
 
 
+@exhaustive
 def test_shards_are_shown_as_one_dump(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +327,7 @@ def test_progress_line_of_shards() -> None:
     assert shards_text(counted, start, 60.0) == "20 of 64 shards  2 running  2 min 12 s left"
 
 
+@exhaustive
 def test_follow_shows_shards_until_they_are_complete(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_file_size_limit_removes_the_partial_export(folder: Path, name: str) -> 
     assert left(folder) == []
 
 
+@exhaustive
 def test_file_size_limit_removes_the_partial_import(folder: Path) -> None:
     assert run("export", "dump", "--to", "npz", "--out", "file.npz").code == 0
 
@@ -159,6 +160,7 @@ def test_ignored_sigint_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@exhaustive
 def test_damaged_dump_is_refused(folder: Path) -> None:
     assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "bad").code == 0
     file = folder / "bad" / "data" / "next" / "reward.memmap"
@@ -185,6 +187,7 @@ def test_dump_without_steps_is_refused(folder: Path) -> None:
     assert_refused(run("export", "none", "--to", "npz"), 3, "none has no steps yet", "--resume")
 
 
+@exhaustive
 def test_closed_pipe_is_not_an_error(folder: Path) -> None:
     for arguments in (("export", "dump", "-o", "-"), ("export", "dump", "-o", "x.npz")):
         assert_quiet_without_reader(arguments)

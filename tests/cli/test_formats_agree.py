@@ -19,6 +19,7 @@ from tdx.cli.options import (
 )
 from tdx.cli.output import render_view
 from tdx.cli.views import Cell, Paragraph, View
+from tests.programs import sampled
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -158,6 +159,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.usefixtures("folder")
+@sampled(5)
 def test_json_jsonl_and_csv_contain_the_same_data(tdx: Tdx, name: str) -> None:
     arguments, items_of = COMMANDS[name]
     if "profile.json" in arguments:

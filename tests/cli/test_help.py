@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.test_help_examples import COMMANDS
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -90,6 +91,7 @@ def test_former_spellings_of_the_target_and_stages_work(tdx: Tdx, words: tuple[s
     assert "episode_reward" in shown.out
 
 
+@exhaustive
 def test_former_spellings_of_files_work(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_short_option_shows_the_version(tdx: Tdx) -> None:
     assert tdx("-V").out == tdx("--version").out
 
 
+@exhaustive
 def test_quiet_drops_messages_and_keeps_errors(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

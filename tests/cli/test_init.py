@@ -19,6 +19,7 @@ from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage
 from tests.cli.processes import start
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -214,6 +215,7 @@ def expect(terminal: int, text: str) -> None:
             shown += os.read(terminal, 65536).decode(errors="replace")
 
 
+@exhaustive
 def test_next_command_allows_what_the_file_names(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

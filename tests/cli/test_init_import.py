@@ -208,6 +208,7 @@ def test_stack_of_stable_baselines3_is_converted(tdx: Tdx, folder: Path) -> None
 
 
 @pytest.mark.usefixtures("few_steps")
+@exhaustive
 def test_stack_of_torchrl_is_converted(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:torchrl", "--allow-code")
     assert outcome.code == 1, outcome.err
@@ -221,6 +222,7 @@ def test_stack_of_torchrl_is_converted(tdx: Tdx, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_steps")
+@exhaustive
 def test_env_without_a_counterpart_is_marked(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:own_torchrl", "--allow-code")
     assert outcome.code == 1, outcome.err
@@ -246,6 +248,7 @@ def test_frozen_statistics_of_a_float64_env(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder", "few_steps")
+@exhaustive
 def test_text_below_the_wrappers_of_a_vec_env(tdx: Tdx) -> None:
     """A ``DummyVecEnv`` cannot hold text, which the wrapper ``Image`` removes."""
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:with_text", "--allow-code")

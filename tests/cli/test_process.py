@@ -15,6 +15,7 @@ import pytest
 
 from tdx.cli.process import run as run_here
 from tests.cli.processes import run, start
+from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[2]
 TDX = (sys.executable, "-m", "tdx")
@@ -51,6 +52,7 @@ def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str
     return shown.decode().replace("\r\n", "\n")
 
 
+@exhaustive
 def test_terminal_of_60_columns_is_colored_and_fits(environ: dict[str, str]) -> None:
     shown = on_terminal(SPEC, 60, environ)
     golden = Path(__file__).parent / "golden" / "spec.ansi"
@@ -80,6 +82,7 @@ def test_pipeline_from_stdin() -> None:
     ]
 
 
+@exhaustive
 def test_reader_that_exits_is_not_an_error(environ: dict[str, str]) -> None:
     with subprocess.Popen(
         [*TDX, "list", "envs", "--all", "--format", "json"],
@@ -95,6 +98,7 @@ def test_reader_that_exits_is_not_an_error(environ: dict[str, str]) -> None:
         assert process.wait() == 0
 
 
+@exhaustive
 def test_interrupt_exits_with_130_and_prints_nothing(
     environ: dict[str, str], tmp_path: Path
 ) -> None:

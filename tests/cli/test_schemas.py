@@ -22,6 +22,7 @@ from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_p
 from tdx.inspection.watch import watch
 from tdx.rollouts import open_dump
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout, ShardFailure
+from tests.programs import exhaustive, sampled
 from tests.stacks.checkpoints.datasets import draw, write_dataset
 from tests.stacks.descriptors.exports import write_mjlab
 
@@ -114,6 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
+@sampled(5)
 def test_documents_match_their_schema(
     tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -165,6 +167,7 @@ def _unfriendly_names(data: Any) -> Iterator[str]:
         yield data
 
 
+@exhaustive
 def test_each_kind_of_document_has_a_schema() -> None:
     """Compare with the kinds of all views, which are read from the source."""
     kinds = {"error"}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.programs import exhaustive
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
@@ -128,6 +130,7 @@ def test_policy_option_with_a_function(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
     assert tdx("check", *target("make"), "--seed", "0").code == 0
     outcome = tdx("check", *target("halved"), "--seed", "0", "--format", "json")

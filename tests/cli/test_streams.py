@@ -13,7 +13,7 @@ import pytest
 
 from tdx.cli.output import wrap_text
 from tests.cli.processes import run
-from tests.programs import require_program
+from tests.programs import exhaustive, require_program
 
 ROOT = Path(__file__).parents[2]
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
@@ -65,6 +65,7 @@ def test_closed_stdout_discards_the_result() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@exhaustive
 def test_closed_stdin_is_a_usage_error() -> None:
     done = tdx("check", "--pipeline", "-", shell="<&-")
     assert done.returncode == 2
@@ -72,6 +73,7 @@ def test_closed_stdin_is_a_usage_error() -> None:
 
 
 @pytest.mark.programs
+@exhaustive
 def test_reader_of_help_that_exits_is_not_an_error() -> None:
     done = tdx(
         "rollout",

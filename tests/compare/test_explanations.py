@@ -410,6 +410,7 @@ def test_equal_values_are_explained_once() -> None:
     assert other.parameters["factor"] == pytest.approx(2)
 
 
+@exhaustive
 def test_hints_take_an_edit_back() -> None:
     x = states(0)
     targets = {

@@ -64,6 +64,7 @@ def _tdx_env(*transforms: tdx.Transform) -> tdx.TransformedEnv:
 
 
 @pytest.mark.parametrize(("added", "kind"), [(_reverse, "permutation"), (_change, "delta")])
+@exhaustive
 def test_added_stage_is_told_from_the_one_that_follows(
     added: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], kind: str
 ) -> None:
@@ -82,6 +83,7 @@ def test_added_stage_is_told_from_the_one_that_follows(
     ],
     ids=["features", "one number"],
 )
+@exhaustive
 def test_normalizer_without_numbers_is_named_beside_another_difference(
     loc: torch.Tensor, scale: torch.Tensor
 ) -> None:

@@ -87,6 +87,7 @@ def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("diff", [["diff"], ["contract", "diff"]], ids=" ".join)
+@exhaustive
 def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command = [*diff, "envs.py:train", "envs.py:deploy", "--allow-code"]
     assert run([*command, "--html", "report.html"]) == 1
@@ -101,6 +102,7 @@ def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFi
     assert run([*diff, "envs.py:train", "envs.py:train", "--allow-code"]) == 0
 
 
+@exhaustive
 def test_diff_of_functions_compares_rewards(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["diff", "envs.py:positive_rewards", "envs.py:negative_rewards", "--allow-code"]
     assert run(command) == 1
@@ -109,6 +111,7 @@ def test_diff_of_functions_compares_rewards(capsys: pytest.CaptureFixture[str]) 
     )
 
 
+@exhaustive
 def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["contract", "record", "envs.py:train", "--allow-code"]) == 0
     assert run(["diff", "contract", "envs.py:train", "--allow-code"]) == 0
@@ -146,6 +149,7 @@ def test_compared_parts_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+@exhaustive
 def test_names_of_strangers_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["diff", "envs.py:deploy", "envs.py:hostile", "--allow-code", "--html", "report.html"]
     assert run(command) == 1
@@ -160,6 +164,7 @@ def test_codes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "statistics are fresh" in capsys.readouterr().out
 
 
+@exhaustive
 def test_stage_for_monitoring_on_one_side_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["contract", "record", "Pendulum-v1", "-t", "RewardSum"]) == 0
     assert "wrote contract (1 stage)\n" in capsys.readouterr().err
@@ -197,6 +202,7 @@ def test_former_names_do_the_same_and_are_in_no_help(capsys: pytest.CaptureFixtu
     assert "--against" not in capsys.readouterr().out
 
 
+@exhaustive
 def test_contents_of_a_contract_are_shown_without_running_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

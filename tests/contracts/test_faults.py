@@ -292,6 +292,7 @@ def test_a_wrapper_that_is_missing_and_another_that_is_added_are_two_differences
     assert added.explanation.kind == "permutation"
 
 
+@exhaustive
 def test_a_narrower_clip_before_a_wider_one_is_not_the_same_stage_twice() -> None:
     def wide(value: Any) -> Any:
         return np.clip(value, -0.9, 0.9)

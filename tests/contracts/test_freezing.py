@@ -55,6 +55,7 @@ class AnySpace(gym.Env[Any, Any]):
         return self.observation_space.sample(), 1.0, False, False, {"lives": 2}
 
 
+@exhaustive
 def test_env_inside_runs_along_and_its_callers_get_the_recorded_results() -> None:
     contract = tdx.freeze(made.pendulum())
     base = made.Pendulum64()
@@ -66,6 +67,7 @@ def test_env_inside_runs_along_and_its_callers_get_the_recorded_results() -> Non
     assert base.__dict__["step"] is None
 
 
+@exhaustive
 def test_state_of_the_stages_is_restored() -> None:
     contract = tdx.freeze(Counted(made.pendulum()))
     env = Counted(made.pendulum())
@@ -96,6 +98,7 @@ def test_statistics_that_two_envs_share_stay_shared() -> None:
     assert train.training is True
 
 
+@exhaustive
 def test_global_generators_are_restored() -> None:
     env = made.pendulum()
     contract = tdx.freeze(env)
@@ -105,12 +108,14 @@ def test_global_generators_are_restored() -> None:
     assert before[1] == str(np.random.get_state())
 
 
+@exhaustive
 def test_noise_that_follows_the_seed_is_compared() -> None:
     contract = tdx.freeze(Noise(made.pendulum(), own=False))
     assert contract.stages[-1].random == "seeded"
     assert tdx.check_contract(Noise(made.pendulum(), own=False), contract).same
 
 
+@exhaustive
 def test_noise_with_its_own_generator_is_compared() -> None:
     contract = tdx.freeze(wrappers.FlattenObservation(Noise(made.pendulum(), own=True)))
     assert [each.random for each in contract.stages[-2:]] == ["seeded", None]
@@ -179,6 +184,7 @@ def test_spaces_are_replayed_in_tdx(name: str) -> None:
     assert tdx.check_contract(make(), tdx.freeze(make())).differences == ()
 
 
+@exhaustive
 def test_algorithm_is_frozen() -> None:
     from stable_baselines3 import PPO
 
@@ -188,6 +194,7 @@ def test_algorithm_is_frozen() -> None:
     assert [each.name for each in contract.stages][-1] == "VecNormalize"
 
 
+@exhaustive
 def test_frame_skip_and_reset_of_an_inner_limit_are_replayed() -> None:
     def make(frames: int) -> Any:
         return wrappers.MaxAndSkipObservation(made.pendulum(max_episode_steps=3), skip=frames)

@@ -230,6 +230,7 @@ class HiddenNoise(gym.ObservationWrapper[Any, Any, Any]):
         return (observation + _MODULE_GENERATOR.normal(size=3)).astype(np.float32)
 
 
+@exhaustive
 def test_stages_after_a_random_one_are_compared() -> None:
     def make(scale: float) -> Any:
         noisy = HiddenNoise(made.pendulum())
@@ -280,6 +281,7 @@ class Failing(gym.ObservationWrapper[Any, Any, Any]):
         return observation
 
 
+@exhaustive
 def test_stage_that_fails_while_it_is_recorded_or_replayed_is_named() -> None:
     with pytest.raises(TdxError, match=r"ValueError in a step: the camera is gone") as caught:
         tdx.freeze(Failing(made.pendulum()))
@@ -333,6 +335,7 @@ def test_random_actions_follow_the_seed_if_each_reset_creates_the_space() -> Non
     assert actions() == actions()
 
 
+@exhaustive
 def test_reward_of_several_objectives_is_frozen() -> None:
     contract = tdx.freeze(Halved(NewSpaces()), compare=("observation", "reward"))
     report = tdx.check_contract(Halved(NewSpaces()), contract)
@@ -422,6 +425,7 @@ def test_stage_that_fails_because_another_is_missing_is_no_cause() -> None:
     assert [each.name for each in report.differences] == ["FlattenObservation"]
 
 
+@exhaustive
 def test_argument_without_effect_on_the_values_names_no_key() -> None:
     def make(epsilon: float) -> gym.Env[Any, Any]:
         return wrappers.NormalizeObservation(made.pendulum(), epsilon)
@@ -442,6 +446,7 @@ class Longer(gym.ObservationWrapper[Any, Any, Any]):
         return np.append(observation, np.float32(1))
 
 
+@exhaustive
 def test_missing_stage_that_changes_shapes_has_no_size() -> None:
     contract = tdx.freeze(Longer(made.pendulum()))
     first = tdx.check_contract(made.pendulum(), contract).first
@@ -453,6 +458,7 @@ def test_missing_stage_that_changes_shapes_has_no_size() -> None:
     assert first.size is None
 
 
+@exhaustive
 def test_missing_stage_of_dict_observations_has_the_size_of_its_change() -> None:
     def make(offset: float | None) -> gym.Env[Any, Any]:
         env = wrappers.TimeAwareObservation(made.pendulum(), flatten=False)
@@ -470,6 +476,7 @@ def test_missing_stage_of_dict_observations_has_the_size_of_its_change() -> None
     assert first.size == pytest.approx(2.0, rel=1e-5)
 
 
+@exhaustive
 def test_missing_reward_stage_names_the_reward() -> None:
     contract = tdx.freeze(wrappers.ClipReward(made.pendulum(), -0.01, 0.0), compare=("reward",))
     (missing,) = tdx.check_contract(made.pendulum(), contract).training_only
@@ -524,6 +531,7 @@ def test_statistics_of_the_sub_envs_that_both_have_are_compared() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
+@exhaustive
 def test_dtype_of_a_buffer_follows_from_the_stage_that_is_missing() -> None:
     def vector(cast: bool) -> Any:
         def make() -> gym.Env[Any, Any]:
@@ -707,6 +715,7 @@ class Title(Upper):
         return {**observation, "text": observation["text"].title()}
 
 
+@exhaustive
 def test_texts_are_compared() -> None:
     contract = tdx.freeze(Upper(Silent()))
     assert tdx.check_contract(Upper(Silent()), contract).same

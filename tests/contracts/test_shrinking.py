@@ -73,6 +73,7 @@ def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
 
 
+@exhaustive
 def test_a_report_with_explanations_can_be_sent_to_another_process() -> None:
     report = tdx.check_contract(stacked("zero"), tdx.freeze(stacked()))
     copied = pickle.loads(pickle.dumps(report))
@@ -217,6 +218,7 @@ def test_a_target_that_agrees_writes_nothing(
     assert "choose the path of a new folder" in capsys.readouterr().err
 
 
+@exhaustive
 def test_reports_show_one_number_with_what_the_stage_received() -> None:
     report = tdx.check_contract(stacked(limit=2.5), tdx.freeze(stacked()))
     assert report.first is not None
@@ -231,6 +233,7 @@ def test_reports_show_one_number_with_what_the_stage_received() -> None:
 
 
 @pytest.mark.parametrize("is_extra", [True, False])
+@exhaustive
 def test_smallest_case_of_a_stage_that_one_side_lacks(is_extra: bool) -> None:
     plain, clipped = (
         tdx.TransformedEnv(tdx.PendulumEnv(), tdx.Compose(*stages))
@@ -245,6 +248,7 @@ def test_smallest_case_of_a_stage_that_one_side_lacks(is_extra: bool) -> None:
     assert abs(ours) == 0.5 < abs(theirs)
 
 
+@exhaustive
 def test_smallest_case_of_another_state_is_a_value_that_it_changes() -> None:
     a, b = (
         tdx.TransformedEnv(

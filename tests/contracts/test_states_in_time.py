@@ -14,6 +14,7 @@ from gymnasium import wrappers
 import tdx
 from tdx.testing import assert_matches_contract
 from tests.contracts import envs as made
+from tests.programs import exhaustive
 
 
 def normalizer(updates: int = 1) -> Any:
@@ -57,6 +58,7 @@ def noisy(draws: int = 1) -> Any:
     return Noise(made.pendulum())
 
 
+@exhaustive
 def test_statistics_that_are_updated_otherwise_are_found_with_the_first_step() -> None:
     frozen = tdx.freeze(normalizer())
     assert tdx.check_contract(normalizer(), frozen).same
@@ -74,6 +76,7 @@ def test_statistics_that_are_updated_otherwise_are_found_with_the_first_step() -
     }
 
 
+@exhaustive
 def test_a_history_has_the_step_at_which_its_queue_differs(tmp_path: Path) -> None:
     make = wrappers.FrameStackObservation
     frozen = tdx.freeze(make(made.pendulum(), 3))
@@ -90,6 +93,7 @@ def test_a_history_has_the_step_at_which_its_queue_differs(tmp_path: Path) -> No
         assert_matches_contract(make(made.pendulum(), 3, padding_type="zero"), folder)
 
 
+@exhaustive
 def test_a_random_stage_has_the_step_at_which_its_stream_diverges() -> None:
     frozen = tdx.freeze(noisy())
     assert tdx.check_contract(noisy(), frozen).same
@@ -99,6 +103,7 @@ def test_a_random_stage_has_the_step_at_which_its_stream_diverges() -> None:
     assert report.first.state.text == "the random stream of NumPy differs from step 1 on"
 
 
+@exhaustive
 def test_state_that_follows_from_another_stage_is_not_charged_to_its_own() -> None:
     def make(factor: float) -> Any:
         env = wrappers.TransformObservation(
@@ -114,6 +119,7 @@ def test_state_that_follows_from_another_stage_is_not_charged_to_its_own() -> No
     assert all(difference.state is None for difference in report.follows)
 
 
+@exhaustive
 def test_an_evaluation_need_not_update_its_statistics() -> None:
     def make(learning: bool = True) -> Any:
         env = normalizer()
@@ -124,6 +130,7 @@ def test_an_evaluation_need_not_update_its_statistics() -> None:
     assert tdx.check_contract(make(learning=False), frozen, evaluation=True).same
 
 
+@exhaustive
 def test_a_contract_keeps_the_states_and_an_older_one_has_none(tmp_path: Path) -> None:
     frozen = tdx.freeze(normalizer())
     tdx.save_contract(frozen, tmp_path / "new")

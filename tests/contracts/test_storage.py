@@ -32,6 +32,7 @@ def folder(contract: tdx.Contract, tmp_path: Path) -> Path:
     return tmp_path / "contract"
 
 
+@exhaustive
 def test_contract_is_read_as_it_was_written(contract: tdx.Contract, folder: Path) -> None:
     read = tdx.load_contract(folder)
     assert read.stages == contract.stages
@@ -40,6 +41,7 @@ def test_contract_is_read_as_it_was_written(contract: tdx.Contract, folder: Path
     assert tdx.check_contract(made.gym_normalized(env=made.rescaled()), read).same
 
 
+@exhaustive
 def test_same_env_gives_the_same_contract(contract: tdx.Contract, folder: Path) -> None:
     other = folder.with_name("other")
     tdx.save_contract(tdx.freeze(made.gym_normalized(env=made.rescaled())), other)
@@ -47,6 +49,7 @@ def test_same_env_gives_the_same_contract(contract: tdx.Contract, folder: Path) 
         assert (folder / name).read_bytes() == (other / name).read_bytes()
 
 
+@exhaustive
 def test_pixels_are_packed_thumbnails_and_hashes(tmp_path: Path) -> None:
     tdx.save_contract(tdx.freeze(made.Mapped(made.Camera(96), lambda x: x // 2)), tmp_path / "c")
     text = (tmp_path / "c" / DOCUMENT).read_text()
@@ -70,6 +73,7 @@ def test_existing_folder_is_kept(contract: tdx.Contract, folder: Path, tmp_path:
         tdx.save_contract(contract, tmp_path / "link", force=True)
 
 
+@exhaustive
 def test_contract_that_could_not_be_read_again_is_not_written(
     contract: tdx.Contract, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def test_equal_pipelines_pass() -> None:
     assert_same_pipeline(made.rescaled(), made.rescaled(), steps=3)
 
 
+@exhaustive
 def test_message_names_stage_key_size_and_hint() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_same_pipeline(made.gym_normalized(), made.gym_normalized(count=0), steps=3)

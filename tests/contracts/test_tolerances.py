@@ -144,12 +144,14 @@ def test_quantile_of_a_stack_is_allowed() -> None:
     assert "the 0.95 quantile of the difference is 0.5" in report.first.message
 
 
+@exhaustive
 def test_tolerances_of_a_key_replace_those_of_its_stages() -> None:
     contract = tdx.freeze(spinning())
     assert tdx.check_contract(spinning(-9), contract, tolerances={"observation": {"atol": 1}}).same
     assert not tdx.check_contract(spinning(-9), contract, tolerances={"action": {"atol": 1}}).same
 
 
+@exhaustive
 def test_examples_are_the_worst_rows_with_their_episode_step_and_env() -> None:
     def make(size: float) -> Any:
         env = made.sb3_normalized(count=1000.0, n_envs=2)
@@ -168,6 +170,7 @@ def test_examples_are_the_worst_rows_with_their_episode_step_and_env() -> None:
     assert steps <= {(episode, step) for episode in (0, 1) for step in (None, *range(6))}
 
 
+@exhaustive
 def test_examples_of_a_chain_of_tdx_name_the_step_of_the_value() -> None:
     def make(limit: float) -> Any:
         return made.chain(Late(limit), env=tdx.GymWrapper(Clock()))
@@ -206,6 +209,7 @@ class Late(tdx.Transform):
         return observation + (observation > self.hidden[0])
 
 
+@exhaustive
 def test_example_of_an_image_has_the_index_of_its_pixel() -> None:
     def brighten(x: Any) -> Any:
         x = np.array(x)
@@ -221,6 +225,7 @@ def test_example_of_an_image_has_the_index_of_its_pixel() -> None:
     assert all(row.obtained == row.expected // 2 for row in report.first.examples)
 
 
+@exhaustive
 def test_tolerances_are_written_and_read(tmp_path: Path) -> None:
     given = {"observation": {"rows": 0.5}, "action": {"quantile": 0.9, "limit": 0.1}}
     tdx.save_contract(tdx.freeze(spinning(), tolerances=given), tmp_path / "c")
@@ -288,6 +293,7 @@ def test_commands(
     assert "names a field twice" in capsys.readouterr().err
 
 
+@exhaustive
 def test_failed_assertion_shows_the_rows() -> None:
     contract = tdx.freeze(spinning())
     with pytest.raises(AssertionError, match=r"\n  step \d, env 0, feature 1: expected"):

@@ -46,6 +46,7 @@ def test_a_fault_in_the_workers_is_named(opened: ExitStack) -> None:
     assert tdx.check_contract(gym_workers(opened, scaled(8.0)), contract).same
 
 
+@exhaustive
 def test_a_missing_wrapper_in_the_workers_is_a_difference(opened: ExitStack) -> None:
     env = gym_workers(opened, lambda: wrappers.NormalizeObservation(scaled(8.0)()))
     contract = tdx.freeze(env, steps=3)
@@ -54,6 +55,7 @@ def test_a_missing_wrapper_in_the_workers_is_a_difference(opened: ExitStack) -> 
     assert env.reset(seed=0)[0].shape == (2, 3)
 
 
+@exhaustive
 def test_what_cannot_be_created_again_is_named_as_not_compared(opened: ExitStack) -> None:
     env = VecNormalize(SubprocVecEnv([scaled(8.0)] * 2, start_method="fork"))
     opened.callback(env.close)

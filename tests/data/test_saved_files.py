@@ -156,6 +156,7 @@ def test_a_save_of_the_first_release_is_read(saved: Path) -> None:
 # A folder from a stranger
 
 
+@exhaustive
 def test_each_flipped_byte_of_the_manifest_is_detected(saved: Path) -> None:
     file = saved / "buffer.json"
     text = file.read_bytes()

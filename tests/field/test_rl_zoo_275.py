@@ -11,6 +11,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tests.field.published import findings
+from tests.programs import exhaustive
 
 
 def make(**options: Any) -> Any:
@@ -21,6 +22,7 @@ def make(**options: Any) -> Any:
     return normalized
 
 
+@exhaustive
 def test_normalizer_that_learns_in_evaluation_is_named() -> None:
     assert findings(make(), evaluation=True) == [("TDX404", 5, "VecNormalize", "observation")]
     assert findings(make()) == []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tdx.inspection.openable import list_openable
 from tdx.stacks.checkpoints.folder import FORMATS
 from tdx.stacks.kinds import builtin_kinds
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     import pytest
@@ -46,6 +47,7 @@ def test_search_finds_words_in_all_columns() -> None:
     assert list_openable("lerobot nothing") == ()
 
 
+@exhaustive
 def test_nothing_is_imported() -> None:
     program = (
         "import sys\n"

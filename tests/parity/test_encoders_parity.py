@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 import tdx
 from tests.parity.twins import ORACLE, assert_same_specs, assert_same_values, fixed_rollout
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -41,6 +41,7 @@ def pair(arguments: dict[str, Any]) -> tuple[Any, Any]:
     ],
     ids=["one", "named", "two", "apart", "apart-named", "two-kept"],
 )
+@sampled(3)
 def test_stored_images(arguments: dict[str, Any]) -> None:
     ours, theirs = pair(arguments)
     # Images of several keys are encoded together, whatever the dimensions before those of an image.

@@ -19,6 +19,7 @@ from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
 from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX
+from tests.programs import exhaustive
 
 torchrl_envs = pytest.importorskip("torchrl.envs")
 
@@ -133,6 +134,7 @@ def test_pixels(kwargs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", *installed("ale_py", "ALE/Pong-v5")])
+@exhaustive
 def test_frame_skip(env_id: str) -> None:
     mine, theirs = GymEnv(env_id, frame_skip=3), torchrl_envs.GymEnv(env_id, frame_skip=3)
     assert_same_rollout(mine, theirs, steps=20)

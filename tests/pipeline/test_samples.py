@@ -19,7 +19,7 @@ from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import Pipeline, build_checked_env, load_catalog, read_pipeline
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
@@ -162,6 +162,7 @@ def _same_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_same_threads")
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@exhaustive
 def test_ppo_trains_the_same_weights_in_processes(
     env_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,6 +126,7 @@ def test_new_process_finds_the_plugin(run: Run) -> None:
     ("words", "expected"),
     [(("inspect", "spec", "-t", "Sym"), "SymLog"), (("export", "--to", "cs"), "csv")],
 )
+@exhaustive
 def test_completion_does_not_import_the_plugin(
     run: Run, words: tuple[str, ...], expected: str
 ) -> None:

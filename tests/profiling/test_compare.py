@@ -17,6 +17,7 @@ from tdx.profiling.compare import (
 from tdx.profiling.repeats import are_apart
 from tdx.profiling.result import ModeProfile, Profile, Row
 from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
+from tests.programs import exhaustive
 
 
 def slower(mode: ModeProfile, name: str, times: float) -> ModeProfile:
@@ -139,6 +140,7 @@ def measured(random: np.random.Generator, factor: float = 1.0) -> Profile:
     return with_mode(replace(mode, rows=tuple(rows), total_ns=total, steps=steps, frames=steps))
 
 
+@exhaustive
 def test_slower_stages_are_detected_with_few_false_positives() -> None:
     random, limits = np.random.default_rng(0), parse_limits(["p50:10%"])
     pairs = [compare_profiles(measured(random), measured(random), limits) for _ in range(20)]

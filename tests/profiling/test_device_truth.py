@@ -15,7 +15,7 @@ from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.fake_clock import US, FakeClock, Spin, SpinningCall, SpinningEnv
 from tests.profiling.fake_device import GPU, FakeDevice
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 
 WHERE, OTHER = "stage.py:7", "other.py:12"
 STEP_US = 951
@@ -114,6 +114,7 @@ def summary(mode: ModeProfile) -> DeviceSummary:
     return mode.device
 
 
+@exhaustive
 def test_recorded_trace_has_the_figures_of_the_stages(
     uses: dict[str, DeviceUse], summary: DeviceSummary, tmp_path: Path
 ) -> None:

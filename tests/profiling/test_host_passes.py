@@ -26,6 +26,7 @@ from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.native_times import timed_env
 from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
+from tests.programs import exhaustive
 
 STEPS = 12
 FLOATS, BYTES = 1000, 4000
@@ -217,6 +218,7 @@ def test_failed_pass_keeps_the_times() -> None:
     assert found.operators == {}
 
 
+@exhaustive
 def test_profiler_of_the_caller_continues() -> None:
     with torch.autograd.profiler.profile() as own:
         found = profile_env(Setting().env, ["eager"], ProfilePlan(steps=3, repeats=1)).modes[0]

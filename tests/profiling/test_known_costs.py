@@ -25,6 +25,7 @@ from tests.profiling.fake_clock import (
     SpinningStage,
     totals_us,
 )
+from tests.programs import exhaustive
 
 STEPS, REPEATS = 200, 2
 MADE = STEPS * REPEATS
@@ -165,6 +166,7 @@ def test_time_of_a_policy(base: str, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
+@exhaustive
 def test_times_of_serial_envs_are_summed(mode: Mode) -> None:
     clock = FakeClock()
     makers = [

@@ -22,6 +22,7 @@ from tests.profiling.fake_clock import (
     SpinningMap,
     SpinningStage,
 )
+from tests.programs import exhaustive
 
 
 def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> MarginalCosts:
@@ -30,6 +31,7 @@ def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> Mar
     )
 
 
+@exhaustive
 def test_cost_is_the_time_saved_without_the_stage() -> None:
     clock = FakeClock()
     stages = SpinningStage(clock.spin, forward=30), SpinningStage(clock.spin, forward=5)
@@ -45,6 +47,7 @@ def test_cost_is_the_time_saved_without_the_stage() -> None:
         assert stage.for_neighbors_us == 0
 
 
+@exhaustive
 def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
     """Use a map that cannot be deferred because an opaque stage follows."""
     clock = FakeClock()
@@ -56,6 +59,7 @@ def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
     assert cost.saved_us > 15
 
 
+@exhaustive
 def test_stage_that_other_stages_need_is_not_removed() -> None:
     clock = FakeClock()
     chain = Compose(
@@ -74,6 +78,7 @@ def test_stage_that_other_stages_need_is_not_removed() -> None:
     assert not cost.is_significant
 
 
+@exhaustive
 def test_drift_cancels() -> None:
     clock = FakeClock()
 

@@ -77,6 +77,7 @@ def test_changes_that_alter_values_are_refused() -> None:
     assert "the values change" in found.refused[0]
 
 
+@exhaustive
 def test_removing_a_dead_stage_is_suggested() -> None:
     norm = 'ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=["unread"])'
     found = advised(norm, "RewardSum", 'ExcludeTransform("unread")', mode="eager")
@@ -86,6 +87,7 @@ def test_removing_a_dead_stage_is_suggested() -> None:
     assert stages_of(advice.candidate.pipeline) == ["RewardSum"]
 
 
+@exhaustive
 def test_removing_reverted_casts_is_suggested() -> None:
     there = 'DTypeCastTransform("float32", "float64", in_keys=["observation"])'
     back = 'DTypeCastTransform("float64", "float32", in_keys=["observation"])'
@@ -104,6 +106,7 @@ def test_freezing_statistics_is_suggested() -> None:
     assert advice.message.endswith("values differ")
 
 
+@exhaustive
 def test_changes_without_savings_are_not_suggested() -> None:
     pipeline = Pipeline.of(PIXELS, "ToTensorImage", "Resize(20, 20)", "GrayScale")
     plan = ProfilePlan(steps=5, warmup=0, repeats=2, passes=(), clock=FakeClock())
@@ -112,6 +115,7 @@ def test_changes_without_savings_are_not_suggested() -> None:
     assert {each.candidate.kind for each in found.without_gain} == {"bytes", "order"}
 
 
+@exhaustive
 def test_additional_changes_are_tried() -> None:
     pipeline = Pipeline.of(PIXELS, "RewardSum")
     lint = Candidate("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)

@@ -164,6 +164,7 @@ def test_processes_import_nothing_from_the_current_folder(hostile: Path, program
     assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
+@exhaustive
 def test_served_app_imports_nothing_from_the_current_folder(
     hostile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "chunks.jsonl", "data/meta.json"])
+@exhaustive
 def test_every_changed_byte_is_detected(small: Path, name: str) -> None:
     assert find_undetected_flips(small, small / name, (0x20,), every=3) == []
     assert verify(small).is_fine

@@ -31,6 +31,7 @@ from tdx.rollouts.datasets import read_data
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import is_dataset, read_checkpoint
 from tdx.stacks.checkpoints.minari import open_storage, read_episode, read_steps
+from tests.programs import exhaustive
 from tests.stacks.checkpoints.datasets import draw, write_dataset
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Arrays, Folder, statistics
 
@@ -203,6 +204,7 @@ def test_rows_of_minari_are_those_of_its_episodes(jpeg: bool, tmp_path: Path) ->
     assert not rows["next.terminated"].any()
 
 
+@exhaustive
 def test_a_frame_of_minari_is_read_without_its_episode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +294,7 @@ def test_images_are_sampled_by_channel(kind: str, image_folder: Path, tmp_path: 
     assert f"{pixels.frames} of 90 frames of pixels" in (check_dataset(facts).parts or "")
 
 
+@exhaustive
 def test_images_of_a_dataset_in_another_range_are_found(image_folder: Path, tmp_path: Path) -> None:
     facts = read_facts(read_data(image_folder))
     folder = Folder()

@@ -115,6 +115,7 @@ def test_folder_that_cannot_be_flushed_is_not_left(
     assert not list(tmp_path.iterdir())
 
 
+@exhaustive
 def test_line_whose_flush_failed_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def interrupt(folder: Path) -> None:
         roll_out(request(), folder, on_chunk=interrupt_after(3))
 
 
+@exhaustive
 def test_lost_state_is_repaired_as_the_hint_says(tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "dump"
     record(whole)
@@ -265,6 +267,7 @@ def test_dump_that_is_replaced_while_it_is_opened(
 
 
 @pytest.mark.parametrize("keeps", [True, False])
+@exhaustive
 def test_sharded_dump_that_is_replaced_while_it_is_open(tmp_path: Path, keeps: bool) -> None:
     folder, other = tmp_path / "dump", tmp_path / "other"
     for path, seed in ((folder, 3), (other, 8)):

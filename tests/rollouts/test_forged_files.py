@@ -15,7 +15,7 @@ import pytest
 
 from tdx import import_dump
 from tdx.foundation.errors import StorageError, TdxError
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 
 STEPS = 20
 
@@ -78,6 +78,7 @@ def bomb(h5py: Any, file: Any) -> None:
         (bomb, "a chunk of 'big' .* is larger than it declares"),
     ],
 )
+@sampled(3)
 def test_forged_hdf5_is_refused(
     tmp_path: Path, fill: Callable[[Any, Any], Any], message: str
 ) -> None:

@@ -299,6 +299,7 @@ def test_export_is_deterministic(dumps: Path, tmp_path: Path) -> None:
             Path(path).unlink()
 
 
+@exhaustive
 def test_existing_export_is_unchanged_until_the_new_one_is_complete(
     dumps: Path, tmp_path: Path
 ) -> None:
@@ -414,6 +415,7 @@ def test_invalid_pixels_are_refused(dumps: Path, tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["scaled", "several", "several.gif"]
 
 
+@exhaustive
 def test_frames_of_several_envs_are_concatenated(tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     asked = {"num_envs": 2, "from_pixels": True, "goal": Goal(steps=5), "chunk_steps": 2}

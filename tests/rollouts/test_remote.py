@@ -103,6 +103,7 @@ def test_command_line_records_and_reads_a_url(
         assert message in capsys.readouterr().err
 
 
+@exhaustive
 def test_rerun_records_only_missing_shards(url: str) -> None:
     record(url)
     files = fsspec.filesystem("memory")
@@ -203,6 +204,7 @@ def test_missing_package_of_a_protocol_is_reported(monkeypatch: pytest.MonkeyPat
         open_dump("s3://bucket/dump")
 
 
+@exhaustive
 def test_upload_is_retried_after_a_network_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     upload, failures = RemoteDump.upload, [True]
 

@@ -25,7 +25,7 @@ from tdx.rollouts import (
     verify,
 )
 from tests.cli.conftest import Tdx, tdx
-from tests.programs import examples
+from tests.programs import examples, exhaustive
 from tests.rollouts.recordings import (
     CutError,
     hash_tree,
@@ -181,6 +181,7 @@ def test_damaged_manifest_is_not_repaired(damaged: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["data", "manifest", "index", "missing"])
+@exhaustive
 def test_damaged_shard_is_recorded_again(damage: str) -> None:
     with in_memory() as parent:
         folder = Path(parent) / "dump"

@@ -12,7 +12,7 @@ from tdx.cli.views.dumps import summary_view
 from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Goal, Manifest, replay, resume, verify
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.rollouts.recordings import record, same
 
 
@@ -78,6 +78,7 @@ def test_raw_steps_have_the_length_of_the_rollout(tmp_path: Path) -> None:
     assert verify(tmp_path / "source").is_fine
 
 
+@exhaustive
 def test_replay_without_inverse_stages_has_raw_actions(tmp_path: Path) -> None:
     record(tmp_path / "scaled", "Pendulum-v1", "ActionScaling", raw=True)
     replay_stages(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")

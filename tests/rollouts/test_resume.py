@@ -110,6 +110,7 @@ def test_equal_seeded_runs_save_equal_states(tmp_path: Path, batching: str) -> N
     assert states[0] == states[1]
 
 
+@exhaustive
 def test_parallel_env_resumes_exactly_with_any_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_parallel_env_resumes_exactly_with_any_number_of_processes(
     assert same(open_dump(tmp_path / "cut").data, open_dump(tmp_path / "serial").data)
 
 
+@exhaustive
 def test_rollout_with_a_failed_env_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import DumpWriter
 from tdx.rollouts.formats.jsonl import export_lines
 from tdx.rollouts.recording.shards import complete_shards, open_shards
-from tests.programs import exhaustive, is_exhaustive
+from tests.programs import exhaustive, is_exhaustive, sampled
 from tests.rollouts.recordings import in_memory, request, same
 
 SHARDS, TOTAL = 5, 203
@@ -215,6 +215,7 @@ def test_few_shards_are_open_at_a_time(
 
 
 @pytest.mark.parametrize("form", ["npz", "jsonl", "safetensors", "parquet", "zarr", "minari"])
+@sampled(3)
 def test_export_writes_one_file_per_shard(dump: Dump, tmp_path: Path, form: str) -> None:
     for package in {"parquet": ["pyarrow"], "zarr": ["zarr"], "minari": ["h5py", "minari"]}.get(
         form, []

@@ -73,12 +73,14 @@ def expected() -> str:
         return hash_tree(Path(folder) / "dump")
 
 
+@exhaustive
 def test_content_does_not_depend_on_the_number_of_workers(tmp_path: Path, expected: str) -> None:
     result = run_shards(tmp_path / "dump", sharded_request(), workers=4)
     assert (result.committed, result.recorded, result.failures) == (SHARDS, SHARDS, ())
     assert hash_tree(tmp_path / "dump") == expected
 
 
+@exhaustive
 def test_steps_are_divided_among_the_shards(tmp_path: Path) -> None:
     one_by_one(tmp_path / "dump", sharded_request())
     dump = open_dump(tmp_path / "dump")
@@ -88,6 +90,7 @@ def test_steps_are_divided_among_the_shards(tmp_path: Path) -> None:
     assert verify(tmp_path / "dump").is_fine
 
 
+@exhaustive
 def test_each_shard_is_a_dump_with_its_own_seed(tmp_path: Path) -> None:
     one_by_one(tmp_path / "dump", sharded_request())
     dump = open_dump(tmp_path / "dump")
@@ -98,6 +101,7 @@ def test_each_shard_is_a_dump_with_its_own_seed(tmp_path: Path) -> None:
     assert same(open_dump(tmp_path / "alone").data, shard.data)
 
 
+@exhaustive
 def test_episodes_are_divided_among_the_shards(tmp_path: Path) -> None:
     wanted = sharded_request(goal=Goal(episodes=SHARDS + 2))
     one_by_one(tmp_path / "dump", wanted)
@@ -117,6 +121,7 @@ def test_seeds_of_batches_do_not_overlap() -> None:
 # Reruns
 
 
+@exhaustive
 def test_rerun_records_only_missing_shards(tmp_path: Path, expected: str) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
@@ -295,6 +300,7 @@ def test_full_disk_ends_the_run_and_keeps_committed_shards(
     assert hash_tree(folder) == expected
 
 
+@exhaustive
 def test_clock_changes_do_not_affect_the_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
 ) -> None:
@@ -429,6 +435,7 @@ def test_verify_detects_edited_data(tmp_path: Path) -> None:
     ]
 
 
+@exhaustive
 def test_missing_shard_of_a_complete_dump_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
@@ -456,6 +463,7 @@ def test_record_shard_requires_allow_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["shards", "shards.jsonl", "manifest.json"])
+@exhaustive
 def test_links_are_refused(tmp_path: Path, name: str) -> None:
     folder, outside = tmp_path / "dump", tmp_path / "outside"
     one_by_one(folder, sharded_request())
@@ -485,6 +493,7 @@ def test_linked_folder_of_a_shard_is_not_emptied(tmp_path: Path) -> None:
     assert (outside / "notes.txt").exists()
 
 
+@exhaustive
 def test_forged_counts_are_compared_with_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
@@ -503,6 +512,7 @@ def test_forged_counts_are_compared_with_the_files(tmp_path: Path) -> None:
         list(dump.manifest.episodes)
 
 
+@exhaustive
 def test_damaged_index_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())

@@ -10,6 +10,7 @@ import pytest
 
 from tdx.foundation.errors import SpecError
 from tdx.specs import Composite, Unbounded
+from tests.programs import exhaustive
 from tests.specs import kinds
 
 
@@ -100,6 +101,7 @@ def test_composite_shared_by_two_locked_composites() -> None:
     assert not other_unlocked["n"].is_locked
 
 
+@exhaustive
 def test_deleted_parent_releases_its_lock() -> None:
     inner = Composite(b=Unbounded(1))
     outer = Composite(n=inner).lock_()

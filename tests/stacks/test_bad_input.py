@@ -199,6 +199,7 @@ def test_a_factory_fails_in_the_same_way_with_and_without_a_chain(
 
 
 @commands
+@sampled(3)
 def test_unusual_envs_are_accepted(command: list[str], capsys: Any) -> None:
     names = ("slotted", "forwarding", "raising", "any_attribute", "soft_reset", "stepped", "ended")
     for name in names:

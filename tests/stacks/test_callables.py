@@ -18,6 +18,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
 from tdx.stacks import Stack
 from tdx.stacks.callables import CallableStack
+from tests.programs import exhaustive
 
 Samples = list[dict[str, Any]]
 
@@ -87,6 +88,7 @@ def test_single_function_is_a_pipeline_of_one_part() -> None:
     assert_keeps_its_contract(stack)
 
 
+@exhaustive
 def test_sequential_has_its_modules_and_their_parameters() -> None:
     network = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Tanh())
     stack = tdx.open_stack(network, vectors())
@@ -101,6 +103,7 @@ def test_sequential_has_its_modules_and_their_parameters() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
+@exhaustive
 def test_compose_gets_images(version: int) -> None:
     pytest.importorskip("torchvision")
     from torchvision import transforms
@@ -135,6 +138,7 @@ def rows_of(samples: Samples) -> Any:
     return np.stack([sample["state"] for sample in samples])
 
 
+@exhaustive
 def test_pipeline_of_scikit_learn_gets_rows() -> None:
     inner = Pipeline([("skipped", "passthrough"), ("second", MaxAbsScaler())])
     steps = [("first", StandardScaler()), ("inner", inner), ("policy", DummyClassifier())]

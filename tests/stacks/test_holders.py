@@ -118,6 +118,7 @@ def test_held_env_in_each_sub_env_is_followed() -> None:
         env.close()
 
 
+@exhaustive
 def test_fault_across_a_holder_is_reported() -> None:
     env = wrappers.TransformReward(
         Holder(gym.make("Pendulum-v1")), lambda reward: 3 * float(reward)

@@ -661,6 +661,7 @@ def test_a_normalizer_without_its_key_is_an_error_and_no_note() -> None:
 
 
 @pytest.mark.parametrize("code", ["TDX488", "TDX490"])
+@exhaustive
 def test_a_mapping_of_actions_that_may_be_intended_is_a_suggestion(code: str) -> None:
     offset, scale = (1.6, 0.4) if code == "TDX488" else (0.0, 1.5)
     space = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -672,6 +673,7 @@ def test_a_mapping_of_actions_that_may_be_intended_is_a_suggestion(code: str) ->
     assert report.ok
 
 
+@exhaustive
 def test_statistics_that_are_only_logged_do_not_learn() -> None:
     class Logged(gym.Wrapper[Any, Any, Any, Any]):
         def __init__(self, env: Any) -> None:
@@ -758,10 +760,12 @@ class Pressed(gym.Wrapper[Any, Any, Any, Any]):
         lambda: make_vec_env("Pendulum-v1", 2, wrapper_class=Pressed),
     ],
 )
+@exhaustive
 def test_a_stage_that_steps_at_a_reset_was_triggered(make: Make) -> None:
     assert "Pressed" not in " ".join(tdx.check(make(), seed=0, steps=20).notes)
 
 
+@exhaustive
 def test_a_note_belongs_to_its_rule() -> None:
     env = wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100)
     assert tdx.check(env, seed=0, rules=select_rules(ignore=["TDX402"])).notes == ()

@@ -16,6 +16,7 @@ from tdx.cli.process import run as run_command
 from tdx.core import StepTrace
 from tdx.foundation.errors import EnvError
 from tdx.stacks import open_stack
+from tests.programs import exhaustive
 from tests.stacks.sb3.envs import run
 from tests.stacks.worker_envs import make_async, make_row, make_subprocesses
 
@@ -39,6 +40,7 @@ def gym_run(env: Any, steps: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(("make", "steps"), [(make_async, gym_run), (make_subprocesses, run)])
+@exhaustive
 def test_the_vector_level_is_observed_and_the_run_unchanged(
     make: Callable[[], Any], steps: Callable[[Any, int], list[Any]]
 ) -> None:
@@ -68,6 +70,7 @@ def test_the_time_of_the_workers_is_that_of_the_env(make: Callable[[], Any]) -> 
     assert not any(name == "NormalizeObservation" for _, name in parts)
 
 
+@exhaustive
 def test_sub_envs_are_created_again_by_the_factories_of_the_vector_env() -> None:
     with opened(make_async) as env:
         core = env.env
@@ -134,6 +137,7 @@ def test_an_error_in_a_worker_ends_the_command(
         ("make_subprocesses", ["check"], "no issue in what is visible"),
     ],
 )
+@exhaustive
 def test_commands(
     factory: str, command: list[str], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

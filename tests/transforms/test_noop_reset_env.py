@@ -27,6 +27,7 @@ from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Categorical, Composite
 from tests.envs.mocks import CountingEnv
+from tests.programs import exhaustive
 from tests.transforms.envs import RowsEnv
 
 # NoopResetEnv
@@ -104,6 +105,7 @@ def counting() -> EnvBase:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv])
+@exhaustive
 def test_each_row_of_a_batch_has_its_own_noops(batch: Callable[..., Any]) -> None:
     base = batch(4, counting)
     env = TransformedEnv(base, NoopResetEnv(12))

@@ -28,6 +28,7 @@ def lengths(env: EnvBase, steps: int) -> list[list[int]]:
     return [count[row][done[row]].tolist() for row in range(len(count))]
 
 
+@exhaustive
 def test_first_episodes_are_spread() -> None:
     torch.manual_seed(0)
     found = lengths(truncated(30, 5, 10), 30)

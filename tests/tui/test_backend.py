@@ -186,6 +186,7 @@ async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
         assert all_ended(children)
 
 
+@exhaustive
 def test_workers_exit_when_the_app_is_killed() -> None:
     code = (
         "import asyncio, os\n"

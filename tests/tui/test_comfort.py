@@ -122,6 +122,7 @@ async def test_theme_is_previewed_and_selected_by_name() -> None:
         assert app.find("#chain").has_focus
 
 
+@exhaustive
 async def test_user_theme_is_loaded_and_an_invalid_one_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(THEMES)
     async with driven(preferences=load_preferences()) as app:

@@ -140,6 +140,7 @@ def texts(comparison: Comparison) -> str:
     return "\n".join(" ".join(line.split()) for line in lines)
 
 
+@exhaustive
 def test_chains_of_two_libraries_are_compared() -> None:
     factory = Pipeline.of(f"{wrapped_env.__name__}:make")
     found = run(CompareContract(factory, "Pendulum-v1", allow_code=True))
@@ -147,12 +148,14 @@ def test_chains_of_two_libraries_are_compared() -> None:
     assert "+ 2 RescaleAction" in texts(found)
 
 
+@exhaustive
 def test_counters_are_paired_next_to_a_missing_stage() -> None:
     freeze(FRAMES, "RewardSum", CLIP)
     found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES, "RewardSum"), "contract"))
     assert "1 RewardSum · 1 RewardSum\n▶ 2 ClipTransform -" in texts(found)
 
 
+@exhaustive
 def test_comparison_with_another_env_lists_the_differing_keys() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("CartPole-v1", *CHAIN), "contract"))
@@ -167,6 +170,7 @@ def test_comparison_with_another_env_lists_the_differing_keys() -> None:
         assert "difference\n" not in details(found, line, 0, 60).plain
 
 
+@exhaustive
 def test_values_of_different_shapes_are_shown_one_side_at_a_time() -> None:
     freeze("CatFrames(2, -1, in_keys=['observation'])")
     found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES), "contract"))
@@ -178,6 +182,7 @@ def test_values_of_different_shapes_are_shown_one_side_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("compared", [["observation", "action"], ["observation", "reward"]])
+@exhaustive
 def test_missing_stage_lists_the_keys_that_it_changes(compared: list[str]) -> None:
     clipped = build_stack(Pipeline.of("Pendulum-v1", "RewardClipping(-1.0, 1.0)", FRAMES))
     tdx.save_contract(tdx.freeze(clipped, compare=compared), "contract")
@@ -230,6 +235,7 @@ def test_rewards_are_named_by_their_steps() -> None:
     assert "step 0  1 of 12" in details(found, line, 0, 120).plain
 
 
+@exhaustive
 def test_names_from_untrusted_files_are_escaped() -> None:
     freeze("RewardSum", CLIP)
     document = Path("contract/contract.yaml")
@@ -345,6 +351,7 @@ async def test_failed_freeze_is_not_offered() -> None:
         assert "mine last time" not in app.text()
 
 
+@exhaustive
 async def test_both_commands_explain_the_next_step_without_an_env() -> None:
     async with driven(draft=Draft()) as app:
         await app.press("C", "F")

@@ -219,6 +219,7 @@ async def test_reloading_imports_the_code_again(
         assert names(app) == ["OrderEnforcing", "TimeLimit"]
 
 
+@exhaustive
 async def test_reloading_restarts_the_live_session() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline, True))
@@ -234,6 +235,7 @@ async def test_reloading_restarts_the_live_session() -> None:
 # Live
 
 
+@exhaustive
 async def test_values_start_at_the_selected_stage() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline, True))

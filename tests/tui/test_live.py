@@ -138,6 +138,7 @@ async def test_action_is_zero_or_manual() -> None:
         assert app.player.session.tracer.last.stages[0].name == "random"
 
 
+@exhaustive
 async def test_manual_action_is_set_with_the_mouse() -> None:
     async with playing(env="CartPole-v1") as app:
         await app.press("i", "text:manual", "enter", "s")
@@ -219,6 +220,7 @@ async def test_differences_of_two_steps() -> None:
         assert app.tab.connection.state.reference is None
 
 
+@exhaustive
 async def test_shows_all_keys_or_only_written_ones() -> None:
     async with playing(COUNTED, "RewardSum") as app:
         await app.press("s")
@@ -229,6 +231,7 @@ async def test_shows_all_keys_or_only_written_ones() -> None:
         assert app.tab.panes.values.cursor == 2
 
 
+@exhaustive
 async def test_selected_stage_is_scrolled_to_the_top() -> None:
     async with playing(*["RewardSum"] * 1, *["DoubleToFloat"] * 12, COUNTED, size=(60, 26)) as app:
         await app.press("s")
@@ -237,6 +240,7 @@ async def test_selected_stage_is_scrolled_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
+@exhaustive
 async def test_plotting_without_values_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -288,6 +292,7 @@ async def test_episode_is_opened_from_the_table() -> None:
         assert app.shown == 0
 
 
+@exhaustive
 async def test_one_env_of_a_batch_is_shown() -> None:
     async with playing(make=lambda pipeline: Ragged((3, 4, 5))) as app:
         await app.press("s")
@@ -329,6 +334,7 @@ async def test_manual_action_applies_to_the_shown_env(monkeypatch: pytest.Monkey
         assert await taken() == [2, 2, 2]
 
 
+@exhaustive
 async def test_images_are_drawn_before_and_after_a_stage() -> None:
     from tdx import ToTensorImage
 
@@ -343,6 +349,7 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
         assert "▀▀▀▀▀▀▀▀▀▀▀▀" in shown
 
 
+@exhaustive
 async def test_panes_alternate_on_a_small_screen() -> None:
     async with playing(COUNTED, size=(48, 18)) as app:
         await app.press("s")
@@ -357,6 +364,7 @@ async def test_panes_alternate_on_a_small_screen() -> None:
         assert app.app.focused is app.tab.panes.episodes
 
 
+@exhaustive
 async def test_everything_can_be_clicked() -> None:
     async with playing(COUNTED) as app:
         await app.pilot.click("#live-step")
@@ -499,6 +507,7 @@ async def test_session_restarts_after_an_edit_and_continues() -> None:
         assert "step_count" not in app.text("#live-values")
 
 
+@exhaustive
 async def test_chain_that_cannot_be_built_is_reported() -> None:
     async with playing("Resize(84, 84)") as app:
         assert app.note.startswith("✕")
@@ -512,6 +521,7 @@ async def test_chain_that_cannot_be_built_is_reported() -> None:
         assert app.player.session.tracer.steps == 1
 
 
+@exhaustive
 async def test_missing_env_is_reported() -> None:
     async with playing(env="Nowhere-v9") as app:
         assert "Nowhere-v9" in app.note
@@ -519,6 +529,7 @@ async def test_missing_env_is_reported() -> None:
         assert "Nowhere-v9" in app.note
 
 
+@exhaustive
 async def test_without_an_env_a_hint_is_shown() -> None:
     async with playing(env=None) as app:
         await app.press("space")
@@ -548,6 +559,7 @@ async def test_worker_is_killed_by_key_and_restarts() -> None:
         assert app.player.session.tracer.steps == 1
 
 
+@exhaustive
 async def test_dead_worker_is_reported() -> None:
     async with playing(COUNTED) as app:
         app.backend.end("the worker process ended")

@@ -11,6 +11,7 @@ from tdx import ArgumentError, open_dump
 from tdx.pipeline import parse_stage
 from tdx.rollouts import replay, verify
 from tdx.tui.live.messages import DumpSteps, Reset, RunSteps
+from tests.programs import exhaustive
 from tests.tui.test_stacks import do, player
 
 
@@ -22,6 +23,7 @@ from tests.tui.test_stacks import do, player
         ("make_vector", 20, (3, 20, 4), ["terminated", "terminated"]),
     ],
 )
+@exhaustive
 def test_a_dump_has_the_values_of_the_outermost_stage(
     factory: str, steps: int, shape: tuple[int, ...], ends: list[str], tmp_path: Path
 ) -> None:

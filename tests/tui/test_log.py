@@ -188,6 +188,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         assert "The log is empty." in app.text("LogTab")
 
 
+@exhaustive
 async def test_each_problem_of_the_chain_is_logged_once() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         workspace, journal = app.app.workspace, app.app.workspace.journal

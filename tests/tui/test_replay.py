@@ -187,6 +187,7 @@ async def test_branch_replays_up_to_the_shown_step() -> None:
         assert branch.tracer.last.tensordict["action"] == 0
 
 
+@exhaustive
 async def test_branch_pressed_early_is_at_the_selected_step() -> None:
     async with playing("RewardSum") as app:
         await app.press("n", "text:6", "enter")
@@ -228,6 +229,7 @@ async def test_a_chain_that_fails_keeps_the_rollout_for_the_next_edit() -> None:
         assert rewards(app) == pytest.approx([3 * each for each in before])
 
 
+@exhaustive
 def test_worker_keeps_two_rollouts_with_the_same_seed() -> None:
     seen: dict[str, Any] = {}
 

@@ -314,6 +314,7 @@ async def test_keymap_of_the_docs_works_without_notices(tmp_path: Path) -> None:
         assert not warned
 
 
+@exhaustive
 async def test_keymap_of_the_user_applies() -> None:
     async with driven("RewardSum", preferences=Preferences(keymap={"chain.remove": "b"})) as app:
         await app.press("down", "d")

@@ -166,6 +166,7 @@ async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: st
             assert message[:24] in app.text("SpecsTab")
 
 
+@exhaustive
 async def test_without_allow_code_the_factory_is_not_imported() -> None:
     async with driven(env=MAKE) as app:
         assert "importing code is not allowed" in app.app.workspace.status.problems[None].message
@@ -277,6 +278,7 @@ def test_done_flags_of_a_vec_env_follow_its_infos() -> None:
         ("reward < 0", "reward < 0", 1),
     ],
 )
+@exhaustive
 def test_stop_conditions_work_on_a_stack(until: str, message: str, steps: int) -> None:
     with player(seed=0) as (found, _):
         state = do(found, RunSteps(until=until))
@@ -511,6 +513,7 @@ def recorded(tmp_path: Path) -> str:
     return str(path)
 
 
+@exhaustive
 async def test_samples_of_a_checkpoint_are_chosen_in_the_app(recorded: str) -> None:
     async with driven(env=SOUND) as app:
         await app.press("1")

@@ -152,6 +152,7 @@ async def test_clicked_key_is_handled_before_later_keys() -> None:
         assert app.find("#catalog-search").value == "Step"
 
 
+@exhaustive
 async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

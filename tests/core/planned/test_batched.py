@@ -37,7 +37,7 @@ from tdx.core.plan import plan_of
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tests.core.planned.drawing import policy_reading
 from tests.core.planned.test_law import compared
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 
 
 def stages() -> list[Transform]:
@@ -102,6 +102,7 @@ BATCHES: dict[str, Callable[[], EnvBase]] = {
 
 
 @pytest.mark.parametrize("name", sorted(BATCHES))
+@sampled(3)
 def test_batches(name: str) -> None:
     held(BATCHES[name])
 
@@ -131,6 +132,7 @@ def _counts() -> list[Transform]:
 
 
 @pytest.mark.parametrize("name", ["Blackjack", "CliffWalking", "FrozenLake", "Taxi"])
+@exhaustive
 def test_toy_texts(name: str) -> None:
     id_ = max(each for each in gymnasium.registry if each.startswith(f"{name}-v"))
     held(lambda: GymEnv(id_), _counts)
@@ -166,6 +168,7 @@ class Goals(gymnasium.Env[Any, Any]):
         return self._observed(), float(self.place.sum()), bool(self.place[0] > 1), False, {}
 
 
+@exhaustive
 def test_goals() -> None:
     def chain() -> list[Transform]:
         return [

@@ -37,7 +37,7 @@ from tdx.core.transforms import TimeBehavior
 from tests.core.planned.split_env import SplitEnv
 from tests.core.planned.test_law import compared
 from tests.envs.batched.test_processes import DrawingEnv
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +158,7 @@ def test_rows_run_separately(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "an MLP"])
+@exhaustive
 def test_rows_in_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, policy = CASES[name]
     env = TransformedEnv(

@@ -168,6 +168,7 @@ def test_workers_have_the_current_environment_variables(
     assert make_parallel(1, CountingEnv).variable("TDX_TEST_VARIABLE") == ["set later"]
 
 
+@exhaustive
 def test_use_buffers_false_sends_tensors_by_value(make_parallel: MakeBatch) -> None:
     results = []
     for use_buffers in (True, False):

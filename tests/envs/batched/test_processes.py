@@ -77,6 +77,7 @@ def test_global_generators_belong_to_an_env(make_parallel: MakeBatch) -> None:
     assert not torch.equal(first, second)
 
 
+@exhaustive
 def test_attributes_calls_and_states_are_in_the_order_of_the_envs(make_parallel: MakeBatch) -> None:
     each = [{"stop": 2 + index} for index in range(5)]
     env = make_parallel(5, CountingEnv, create_env_kwargs=each, processes=2)
@@ -88,6 +89,7 @@ def test_attributes_calls_and_states_are_in_the_order_of_the_envs(make_parallel:
     assert [int(steps) for steps in env.state_dict().values()] == [0, 1, 2, 3, 4]
 
 
+@exhaustive
 def test_errors_name_the_env_in_its_process(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, one_faulty("raise"), processes=1)
     with pytest.raises(WorkerError, match="worker 1 raised ValueError during step: raised on pur"):
@@ -115,6 +117,7 @@ def test_a_process_that_is_killed_is_named_by_its_envs(make_parallel: MakeBatch)
     assert env.is_closed
 
 
+@exhaustive
 def test_chains_around_and_inside(make_parallel: MakeBatch) -> None:
     def inside() -> TransformedEnv:
         return TransformedEnv(GymEnv("CartPole-v1"), StepCounter(4))
@@ -192,6 +195,7 @@ def test_a_process_that_dies_ends_the_rollout(make_parallel: MakeBatch, tmp_path
     assert env.rollout(3, break_when_any_done=False).shape == (4, 3)
 
 
+@exhaustive
 def test_steps_before_an_error_are_returned(make_parallel: MakeBatch) -> None:
     def make(at: int) -> GymWrapper:
         return GymWrapper(BreakingEnv(os.sep, at))

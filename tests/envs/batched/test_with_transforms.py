@@ -17,6 +17,7 @@ from tdx import (
     TransformedEnv,
 )
 from tests.envs.batched.conftest import MakeBatch
+from tests.programs import exhaustive
 
 
 def chain() -> Compose:
@@ -33,6 +34,7 @@ def lone() -> EnvBase:
     return TransformedEnv(GymEnv("CartPole-v1"), chain())
 
 
+@exhaustive
 def test_a_chain_in_each_worker_equals_one_around_all(make_batch: MakeBatch) -> None:
     results = []
     for env in (
@@ -48,6 +50,7 @@ def test_a_chain_in_each_worker_equals_one_around_all(make_batch: MakeBatch) -> 
     assert inside["next", "step_count"].max() == 7
 
 
+@exhaustive
 def test_each_row_equals_a_single_chain(make_batch: MakeBatch) -> None:
     batch = make_batch(2, lone)
     seed = batch.set_seed(3)

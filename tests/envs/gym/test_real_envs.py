@@ -16,6 +16,7 @@ from tdx import InitTracker
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.registry import find_env
 from tests.envs.gym.trajectories import assert_observed, assert_same_trajectory
+from tests.programs import sampled
 
 CLASSIC = ["Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"]
 TOY_TEXT = ["Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4"]
@@ -66,6 +67,7 @@ def test_rollouts_are_in_the_specs(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Blackjack-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
+@sampled(3)
 def test_a_vector_env_gives_the_rows_of_its_single_envs(env_id: str, mode: str) -> None:
     """Row ``i`` is a single env seeded with ``seed + i``, also across partial resets."""
     with GymEnv(env_id, num_envs=3, vectorization_mode=mode) as env:

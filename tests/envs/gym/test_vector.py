@@ -17,6 +17,7 @@ from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, create_without_autoreset
 from tdx.foundation.errors import EnvError
 from tests.envs.gym.mocks import CountEnv
+from tests.programs import exhaustive
 
 # Gymnasium 1.0 has no modes: only what tdx creates is reset in rows.
 MODES = list(AutoresetMode) if RESETS_ROWS else [AutoresetMode.DISABLED]
@@ -186,6 +187,7 @@ def test_vector_env_without_partial_resets_is_reported() -> None:
 
 @with_modes
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@exhaustive
 def test_atari_vector_env(mode: AutoresetMode) -> None:
     pytest.importorskip("ale_py.vector_env")
     import ale_py.vector_env

@@ -20,6 +20,7 @@ from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical,
 from tdx.stacks import open_stack
 from tdx.tui.live.values import build_value_lines
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan
+from tests.programs import exhaustive
 
 
 def advance(session: LiveSession, traces: int) -> LiveSession:
@@ -36,6 +37,7 @@ def test_session_resets_automatically() -> None:
     assert [each.first for each in session.episodes()] == [0, 4, 8]
 
 
+@exhaustive
 def test_values_that_a_stage_changes_in_other_steps_stay_in_view() -> None:
     class ClipsActions(gymnasium.ActionWrapper[Any, Any, Any]):
         def action(self, action: Any) -> Any:
@@ -86,6 +88,7 @@ def test_manual_reset_ends_the_episode() -> None:
     assert [(each.steps, each.end) for each in session.episodes()] == [(2, "reset"), (0, "")]
 
 
+@exhaustive
 def test_history_is_bounded() -> None:
     env = pendulum(StepCounter(4), At(2, writes_nan))
     session = advance(LiveSession(env, max_traces=20), 200)

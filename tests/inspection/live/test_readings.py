@@ -17,6 +17,7 @@ from tdx import (
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import STUCK_STEPS, TRACED_NUMBERS, StageReading
 from tests.inspection.live.stages import At, pendulum
+from tests.programs import exhaustive
 
 
 class Writes(Transform):
@@ -48,6 +49,7 @@ def test_a_zero_reward_is_read_at_the_stage_that_makes_it_zero() -> None:
     assert clip.time_ns > 0
 
 
+@exhaustive
 def test_an_output_that_does_not_follow_its_input_is_constant() -> None:
     found = [readings([Writes(0.0)], steps)[0] for steps in (STUCK_STEPS, STUCK_STEPS + 1)]
     assert [each.warning for each in found] == ["", "constant"]

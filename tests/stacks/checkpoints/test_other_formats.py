@@ -171,6 +171,7 @@ def test_deltas_of_deltas_are_named(tmp_path: Path) -> None:
         assert codes(write_openpi(tmp_path / name, {"droid": features})) == expected
 
 
+@exhaustive
 def test_other_statistics_of_openpi_differ_in_their_step(openpi: Path, tmp_path: Path) -> None:
     features = {"state": openpi_statistics(8), "actions": openpi_statistics(7, 2)}
     other = write_openpi(tmp_path / "other", {"lab/libero": features})
@@ -289,6 +290,7 @@ def test_relative_actions_need_their_own_statistics(tmp_path: Path) -> None:
     assert codes(processor.write(tmp_path / "sound")) == []
 
 
+@exhaustive
 def test_relative_actions_become_absolute_by_the_last_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

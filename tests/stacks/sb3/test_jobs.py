@@ -19,6 +19,7 @@ from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
 from tdx.stacks import open_stack
+from tests.programs import exhaustive
 from tests.stacks.sb3.envs import Images, make_classic, make_images, replaced_methods
 
 
@@ -58,6 +59,7 @@ class ClipsMore(VecEnvWrapper):
         return observations, rewards.clip(-3.0, None), dones, infos
 
 
+@exhaustive
 def test_values_cover_the_steps_in_which_a_wrapper_changes_nothing() -> None:
     def make() -> gym.Env[Any, Any]:
         return ClipsSome(gym.make("Pendulum-v1"))

@@ -37,6 +37,7 @@ from tdx import (
 from tdx.inspection.values_report import inspect_values
 from tdx.rollouts.policies.policy import load_actor, load_policy
 from tdx.stacks import open_stack
+from tests.programs import exhaustive
 from tests.stacks.sb3.envs import Images
 
 MODELS: dict[str, Callable[[Any], BaseAlgorithm]] = {
@@ -138,6 +139,7 @@ def test_other_actions_are_refused_or_warned_of(tmp_path: Path) -> None:
         load_actor(pipeline, open_stack(halved), name=policy, allow_code=True)
 
 
+@exhaustive
 def test_training_with_vecnormalize_is_warned_of(tmp_path: Path) -> None:
     def make() -> DummyVecEnv:
         return DummyVecEnv([lambda: gym.make("Pendulum-v1")] * 2)

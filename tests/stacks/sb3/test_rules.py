@@ -33,10 +33,12 @@ def test_reward_scaled_in_the_sub_envs_and_by_vec_normalize() -> None:
     assert codes(VecNormalize(make(wrapper_class=scaled), norm_reward=False)) == []
 
 
+@exhaustive
 def test_vec_check_nan_is_not_reported_as_a_wrapper_without_effect() -> None:
     assert codes(VecCheckNan(make())) == []
 
 
+@exhaustive
 def test_statistics_of_the_reward_alone() -> None:
     env = make_vec_env("MountainCarContinuous-v0", n_envs=2, env_kwargs={"max_episode_steps": 9})
     assert codes(VecNormalize(env, norm_obs=False)) == []
@@ -58,6 +60,7 @@ class Growing(gym.Env[Any, Any]):
         return self.state, 0.0, False, False, {}
 
 
+@exhaustive
 def test_state_that_an_env_changes_in_place_is_reported_unless_a_vec_env_copies_it() -> None:
     assert codes(TimeLimit(Growing(), 20)) == [("TDX499", None)]
     assert codes(make_vec_env(Growing, n_envs=2)) == []

@@ -70,6 +70,7 @@ CONFIGURATIONS: list[tuple[Callable[[], Any], int, list[str]]] = [
 @pytest.mark.parametrize(
     ("make", "steps", "names"), CONFIGURATIONS, ids=lambda each: getattr(each, "__name__", "")
 )
+@sampled(3)
 def test_recorded_steps_equal_the_bare_steps(
     make: Callable[[], Any], steps: int, names: list[str]
 ) -> None:

@@ -18,6 +18,7 @@ from torchrl.envs import (
 import tdx
 from tdx.inspection.value_stats import ValueStats
 from tdx.inspection.values_report import inspect_values
+from tests.programs import exhaustive
 
 
 def make() -> Any:
@@ -52,6 +53,7 @@ def reward_rows(low: float) -> list[ValueStats]:
     return [next(value for value in stage.values if value.key == "reward") for stage in stages]
 
 
+@exhaustive
 def test_values_count_the_steps_in_which_a_transform_changes_them() -> None:
     before, unclipped = reward_rows(-1e9)
     assert before.mean is not None

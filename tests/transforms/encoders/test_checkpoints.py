@@ -125,6 +125,7 @@ def test_other_layouts(state: State, home: Path, layout: str) -> None:
     assert_has(encoder(download_path=saved(payload, home / "weights.pt")), state)
 
 
+@exhaustive
 def test_download_address_and_cache_folder(
     state: State, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +244,7 @@ def test_code_is_refused(state: State, home: Path, form: str) -> None:
     assert not (home / "made").exists()
 
 
+@exhaustive
 def test_an_object_is_refused(home: Path) -> None:
     path = saved({"r3m": network()}, home / "weights.pt")
     with pytest.raises(ArgumentError, match=r"contains code .*ResNet"):

@@ -90,6 +90,7 @@ def test_leading_dims(lead: tuple[int, ...]) -> None:
     assert found.shape == (*lead, 512)
 
 
+@exhaustive
 def test_long_blocks_in_parts() -> None:
     transform = small(size=4)
     block = torch.randint(0, 256, (150, 4, 4, 3), dtype=torch.uint8)
@@ -181,6 +182,7 @@ def test_network_is_built_for_a_spec_or_data() -> None:
     assert offline.initialized
 
 
+@exhaustive
 def test_untrained_weights_are_deterministic_without_global_random_numbers() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -190,6 +192,7 @@ def test_untrained_weights_are_deterministic_without_global_random_numbers() -> 
     assert torch.equal(encoded(small(), FRAMES.clone()), first)
 
 
+@exhaustive
 def test_a_state_dict_is_loaded_before_it_is_built(tmp_path: Path) -> None:
     path = saved(network().state_dict(), tmp_path / "weights.pt")
     trained = small(download_path=path)
@@ -223,6 +226,7 @@ def test_gradients_reach_the_network_and_the_images_on_request() -> None:
         assert not encoded(transform, floats).requires_grad
 
 
+@exhaustive
 def test_network_stays_in_eval_mode() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(small()))
     expected = env.reset()["r3m_vec"]
@@ -242,6 +246,7 @@ def test_network_stays_in_eval_mode() -> None:
 
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@exhaustive
 def test_casts(built: bool, dtype: torch.dtype) -> None:
     transform = small()
     env = TransformedEnv(RowsEnv(), transform)
@@ -339,6 +344,7 @@ def test_cameras_with_batch_dims_of_their_own_are_not_stacked() -> None:
         env.output_spec  # noqa: B018
 
 
+@exhaustive
 def test_inside_the_workers_of_a_batch() -> None:
     env = SerialEnv(2, lambda: TransformedEnv(RowsEnv(), small()))
     assert env.observation_spec["r3m_vec"] == Unbounded((2, 512))

@@ -49,6 +49,7 @@ async def test_dump_is_configured_written_and_not_overwritten(file: Path, tmp_pa
         assert open_dump(folder).manifest.complete
 
 
+@exhaustive
 async def test_missing_input_is_reported(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D", "ctrl+u", "enter")
@@ -94,6 +95,7 @@ def test_cancelling_a_dump_keeps_its_finished_chunks(tmp_path: Path) -> None:
         DumpRollout(pipeline, str(tmp_path / "d"), episodes=1).answer(Job(lambda *_: None, {}))
 
 
+@exhaustive
 async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     pipeline = Pipeline.of("Pendulum-v1")

@@ -8,6 +8,7 @@ import pytest
 
 from tdx.foundation.errors import StorageError
 from tdx.pipeline.editing.sessions import SessionStore
+from tests.programs import exhaustive
 from tests.tui.files.filing import TEXT, Filer, filing
 from tests.tui.idle import until
 
@@ -105,6 +106,7 @@ async def test_opening_another_file_mentions_the_unsaved_session(
         assert app.workspace.draft.file is None
 
 
+@exhaustive
 async def test_session_does_not_replace_unsaved_edits(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, None)
     async with filing(tmp_path, file) as app:

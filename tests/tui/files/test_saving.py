@@ -12,6 +12,7 @@ from textual.widgets import Button
 from tdx.pipeline import PipelineFile, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import EnvConfig
+from tests.programs import exhaustive
 from tests.tui.files.filing import TEXT, Filer, FilesApp, filing, storage_in
 
 
@@ -65,6 +66,7 @@ async def test_saving_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path)
         assert "id: Pendulum-v1" in (file.parent / "pendulum.yaml").read_text()
 
 
+@exhaustive
 async def test_save_as_asks_before_it_replaces_another_file(file: Path, tmp_path: Path) -> None:
     other = file.parent / "b.yaml"
     other.write_text("version: 1\nenv: CartPole-v1\n")
@@ -79,6 +81,7 @@ async def test_save_as_asks_before_it_replaces_another_file(file: Path, tmp_path
         assert other.read_text() == TEXT
 
 
+@exhaustive
 async def test_file_is_opened_by_path_completion_recent_list_and_mouse(
     file: Path, tmp_path: Path
 ) -> None:

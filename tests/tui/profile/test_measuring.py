@@ -17,11 +17,13 @@ from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ModeName,
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
+from tests.programs import exhaustive
 
 FAILING = EnvConfig("tests.tui.bad_envs:FailsAt", kwargs={"step": 66, "how": "raise"})
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
 
+@exhaustive
 def test_rows_of_both_modes_sum_to_the_total() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})

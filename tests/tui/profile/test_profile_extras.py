@@ -10,6 +10,7 @@ from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 
 
+@exhaustive
 async def test_row_is_found_by_name() -> None:
     async with profiling(*CHAIN) as app:
         tab = app.app.query_one(ProfileTab)
@@ -54,6 +55,7 @@ async def test_details_of_a_row_list_operators_and_marginal_cost() -> None:
         assert app.backend.asked[1].extras == frozenset(["memory", "marginal"])
 
 
+@exhaustive
 async def test_modes_are_shown_side_by_side() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("m", "m", "r")
@@ -65,6 +67,7 @@ async def test_modes_are_shown_side_by_side() -> None:
         assert "frames/s, eager" in app.text("#profile-summary")
 
 
+@exhaustive
 async def test_suggestion_is_applied_and_undone() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
 
@@ -97,6 +100,7 @@ async def test_suggestion_is_applied_and_undone() -> None:
         assert title() == "what would help: ✕ the env is broken"
 
 
+@exhaustive
 async def test_measuring_again_and_edits_interrupt_the_search_for_advice() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
         app.backend.waits_for_advice = True

@@ -28,6 +28,7 @@ async def cut(app: Profiler, place: int = 0) -> None:
     await app.settle()
 
 
+@exhaustive
 async def test_second_measurement_shows_the_saved_time() -> None:
     async with profiling(*CHAIN) as app:
         assert "what each part of a rollout costs" in app.text("#profile-summary")
@@ -58,6 +59,7 @@ async def test_second_measurement_shows_the_saved_time() -> None:
         assert app.text("#profile-runs").index("#2") < app.text("#profile-runs").index("#1")
 
 
+@exhaustive
 async def test_sort_by_header_and_by_keys() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
@@ -77,6 +79,7 @@ async def test_sort_by_header_and_by_keys() -> None:
         assert app.column("part") == [*in_order[-2::-1], "whole step"]
 
 
+@exhaustive
 async def test_cursor_stays_on_its_row() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
@@ -94,6 +97,7 @@ async def test_cursor_stays_on_its_row() -> None:
         assert "whole step µs per step in each repeat" in app.text("#profile-histogram")
 
 
+@exhaustive
 async def test_request_has_modes_settings_and_memory() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("m", "m", "M", "n")
@@ -116,6 +120,7 @@ async def test_request_has_modes_settings_and_memory() -> None:
         assert "µs/step↓" in app.titles
 
 
+@exhaustive
 async def test_run_and_stop_by_mouse_with_progress() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.waits = True
@@ -138,6 +143,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         assert len(app.rows) == 7
 
 
+@exhaustive
 async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "CANCEL_TIMEOUT", 0.05)
     async with profiling(*CHAIN) as app:
@@ -155,6 +161,7 @@ async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) ->
         assert "no changes" in app.text("#profile-summary")
 
 
+@exhaustive
 async def test_error_is_shown_with_the_rows_measured_before_it() -> None:
     async with profiling(*CHAIN) as app:
         found = costs(app.workspace.draft.pipeline())
@@ -188,6 +195,7 @@ async def test_runs_are_browsed_and_compared() -> None:
         assert "#2 remove InitTracker" in app.text("#profile-summary")
 
 
+@exhaustive
 async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.gpu = True
@@ -250,6 +258,7 @@ async def test_run_is_reported_while_another_tab_is_in_front() -> None:
         assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
+@exhaustive
 async def test_colors_follow_the_theme() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
