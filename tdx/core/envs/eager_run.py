@@ -18,7 +18,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
-from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
+from tdx.core.envs.policies import ActionCheck, ActionSequence, as_policy, first_nan, nan_error
 from tdx.core.envs.rollout import Policy, RolloutRequest
 from tdx.core.meter import LOOP, Part
 from tdx.foundation.errors import ArgumentError, EnvError, Where
@@ -105,6 +105,8 @@ def collect(
     is_random = policy == env.rand_action or not env.batch_locked
     check = None if is_random else ActionCheck(env)
     device = policy_device(policy) if request.auto_cast_to_device else None
+    # The actions of a sequence are data, which a planned rollout checks as a whole.
+    can_add_dim = not isinstance(request.policy, ActionSequence)
     policy, callback = as_policy(policy, env), request.callback
     current, done_keys = start, env.done_keys
     for index in range(max_steps):
@@ -112,7 +114,7 @@ def collect(
         try:
             current = _act(policy, current, env, device)
             if check is not None:
-                check(partial(read, current), partial(write, current))
+                check(partial(read, current), partial(write, current) if can_add_dim else None)
                 if env.env_specs.placed().main_device.type == "cpu":
                     for key in check.keys:
                         if first_nan(read(current, key).unsqueeze(0)) is not None:

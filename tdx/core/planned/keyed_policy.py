@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import tensordict.nn
+import torch
 from torch import Tensor, nn
 
 from tdx.core.envs.env_base import EnvBase
@@ -87,6 +88,10 @@ def _through_module(
 ) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
     def several(result: Any) -> dict[NestedKey, Tensor]:
         results = result if isinstance(result, tuple) else (result,)
+        # As a TensorDict does.
+        results = tuple(
+            torch.tensor(value) if isinstance(value, int | float) else value for value in results
+        )
         if len(results) != len(writes) or not all(isinstance(value, Tensor) for value in results):
             raise ArgumentError(
                 f"the policy's module returned {len(results)} values for {len(writes)} out_keys",

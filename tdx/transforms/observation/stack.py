@@ -11,7 +11,12 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import ChunkKernel
-from tdx.core.transforms.spec_maps import require_free_key, with_entries, without_keys
+from tdx.core.transforms.spec_maps import (
+    require_composite,
+    require_free_key,
+    with_entries,
+    without_keys,
+)
 from tdx.core.transforms.validation import check_dim
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
@@ -168,6 +173,7 @@ class Stack(Transform):
                 raise self._missing_key(key, {k: None for p in parts for k in p.keys(True, True)})
 
     def _map_spec(self, spec: Any) -> Any:
+        require_composite(spec)
         specs = self._specs_of(spec, self.in_keys)
         if not specs:
             return spec
@@ -177,6 +183,7 @@ class Stack(Transform):
         return _without_empty_groups(with_entries(kept, {out_key: self._stacked_spec(specs)}))
 
     def _map_inverse_spec(self, spec: Any) -> Any:
+        require_composite(spec)
         specs = self._specs_of(spec, self._parts)
         if self._stacked_input is None or not specs:
             return spec

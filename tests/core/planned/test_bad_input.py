@@ -96,11 +96,10 @@ def _raised(action: Tensor) -> Tensor:
 
 BAD_ACTIONS: dict[str, Callable[[Tensor], Any]] = {
     "wrong shape": lambda action: torch.cat((action, action), -1),
-    "without a dim": lambda action: action.squeeze(-1),
     "integers": lambda action: action.long(),
     "NaN": lambda action: action + float("nan"),
     "None": lambda action: None,
-    "a number": lambda action: 0.5,
+    "a text": lambda action: "left",
 }
 
 
