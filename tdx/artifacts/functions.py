@@ -39,6 +39,7 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
+from tdx.foundation.torch_internals import exporting
 
 SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
@@ -596,6 +597,7 @@ class _Chain:
             quiet.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")  # of torch, about its own deprecations
             quiet.enter_context(torch.no_grad())
+            quiet.enter_context(exporting())
             try:
                 yield
             except TdxError:

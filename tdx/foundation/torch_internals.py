@@ -8,7 +8,9 @@ import slowly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +23,7 @@ __all__ = [
     "TreeSpec",
     "broadcast_shapes",
     "by_device",
+    "exporting",
     "forward_hooks",
     "has_hooks",
     "in_place_count",
@@ -50,10 +53,24 @@ def in_place_count(value: object) -> int | None:
     return value._version
 
 
+_exporting: ContextVar[bool] = ContextVar("exporting", default=False)
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Let :func:`is_exporting` return True, for tracers that torch does not call an export."""
+    token = _exporting.set(True)
+    try:
+        yield
+    finally:
+        _exporting.reset(token)
+
+
 def is_exporting() -> bool:
-    """Return True while ``torch.export`` traces; before torch 2.7 also in ``torch.compile``."""
-    tracing = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-    return bool(tracing())
+    """Return True while a graph is traced to be exported: values must not decide anything."""
+    # Before torch 2.7, it does not tell an export from a compilation.
+    tracing = getattr(torch.compiler, "is_exporting", None)
+    return _exporting.get() or (tracing is not None and bool(tracing()))
 
 
 def forward_hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
