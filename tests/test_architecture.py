@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import exhaustive
+
 IMPORTS_BY_STRING = {
     # Lazy public names of a package
     "tdx/envs/__init__.py",
@@ -136,6 +138,7 @@ def test_import_cycles_are_detected() -> None:
     assert circles(graph) == [["b", "c"]]
 
 
+@exhaustive
 def test_modules_have_no_import_cycles() -> None:
     assert circles(import_graph()) == []
 

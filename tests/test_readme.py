@@ -27,7 +27,7 @@ import pytest
 
 from tdx.cli.process import run
 from tests.cli.processes import run_merged
-from tests.programs import require_program
+from tests.programs import require_program, sampled
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -108,6 +108,7 @@ def run_command(line: str, *, in_process: bool) -> str:
 
 @pytest.mark.parametrize("session", sessions(), ids=session_id)
 @pytest.mark.programs
+@sampled(4)
 def test_console_example_prints_the_shown_output(
     session: Session,
     tmp_path: Path,

@@ -10,6 +10,7 @@ from tdx import CartPoleEnv, Compose, PendulumEnv, RewardSum, StepCounter, Trans
 from tdx.envs.native.native_env import NativeEnv
 from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
+from tests.programs import sampled
 from tests.transforms.contract.examples import EXAMPLES, made
 from tests.transforms.fixed_rollouts import assert_same
 
@@ -38,6 +39,7 @@ def eager_rollout(name: str, device: torch.device | None = None) -> TensorDictBa
 
 
 @pytest.mark.parametrize("name", NAMES)
+@sampled(3)
 def test_host_does_not_wait_and_values_are_those_of_the_host(name: str) -> None:
     if name not in OTHER_VALUES:
         with SimulatedCuda(lambda call: None):

@@ -116,6 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", COMMANDS)
 @sampled(5)
+@sampled(3)
 def test_documents_match_their_schema(
     tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -569,6 +569,7 @@ _CHEAPER = {"Pong, preprocessed": "MiniGrid, image"}
         for number, name in enumerate(chosen(recipes, env_name))
     ],
 )
+@sampled(3)
 def test_every_stack_passes_its_own_contract(
     env_name: str, name: str, num_envs: int | None
 ) -> None:

@@ -55,8 +55,8 @@ def fuzzy_sort(
 ) -> list[tuple[T, Sequence[int]]]:
     """Return the items whose text matches a query, the best match first.
 
-    A query that equals the initials of a text is the best match, then one that starts a word, one
-    that is a part of the text, and one whose letters are scattered over it.
+    Three or more letters that start a word are the best match, then the initials of a text, any
+    letters that start a word, a part of the text, and letters that are scattered over it.
 
     Args:
         query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
@@ -80,7 +80,11 @@ def fuzzy_sort(
         if score > 0:
             initials = "".join(sign for sign in name if sign.isupper()).casefold()
             whole, typed = f" {name.casefold()}", " ".join(query.casefold().split())
-            how = (initials != letters.casefold(), f" {typed}" not in whole, typed not in whole)
+            starts_word = f" {typed}" in whole
+            how = (
+                *(not (starts_word and len(letters) > 2), initials != letters.casefold()),
+                *(not starts_word, typed not in whole),
+            )
             ranked.append(((*how, -score, len(name)), item, positions))
     ranked.sort(key=lambda match: match[0])
     return [(item, positions) for _, item, positions in ranked]

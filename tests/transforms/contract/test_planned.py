@@ -10,6 +10,7 @@ from tdx import SerialEnv, TdxError, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.plan import plan_of
 from tests.core.planned.split_env import SplitEnv
+from tests.programs import sampled
 from tests.transforms.contract.examples import EXAMPLES, example_of, made
 from tests.transforms.fixed_rollouts import assert_same
 
@@ -57,6 +58,7 @@ def test_planned_is_eager(name: str, which: str, runs: list[tuple[tuple[int, ...
         assert how == "eager" or name not in EAGER
 
 
+@sampled(3)
 def test_rows_can_run_separately(name: str) -> None:
     """Worker processes run groups of rows, unless a stage declares that it mixes rows."""
     example = example_of(name)
