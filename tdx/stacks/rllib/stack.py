@@ -413,6 +413,9 @@ def _run_once(
     """
 
     def draw(boxes: Mapping[str, Box]) -> dict[str, Any]:
+        # Whether values fit a space depends on them, and two stacks are to have the same specs.
+        for box in boxes.values():
+            box.seed(0)
         return {key: box.sample() for key, box in boxes.items()}
 
     keeper = StateKeeper([owner for part in parts for owner in part.owners()])
