@@ -133,7 +133,7 @@ def marked(case: int | str) -> Any:
 
 
 @sampled(12)
-@pytest.mark.parametrize("seed", map(marked, range(1, 25)))
+@pytest.mark.parametrize("seed", [marked(seed) for seed in range(1, 25)])
 def test_random_chains_are_within_their_bounds(seed: int) -> None:
     assert_within_bounds(random_chain(seed), 60, seed)
 
@@ -155,7 +155,7 @@ IMAGES: dict[str, list[Any]] = {
 
 
 @sampled(6)
-@pytest.mark.parametrize("name", map(marked, IMAGES))
+@pytest.mark.parametrize("name", [marked(name) for name in IMAGES])
 def test_image_chains_are_within_their_bounds(name: str) -> None:
     stages = IMAGES[name]
     env = tdx.TransformedEnv(RowsEnv(), tdx.Compose(*(stage.clone() for stage in stages)))
