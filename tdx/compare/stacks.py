@@ -256,7 +256,7 @@ class _Comparison:
                     yield f"{stage.place} of the {side} is not run: what it does is not known"
 
     def uncompared(self) -> Iterator[str]:
-        """Yield a note for each stage whose values are not compared and that is not the same."""
+        """Yield a note for each stage that may differ in what is not compared."""
         noun = self.a.noun
 
         def note(text: str, stage: StageRecord) -> str:
@@ -267,6 +267,11 @@ class _Comparison:
         for pair in self.pairs:
             a, b = pair.a, pair.b
             if not pair.is_passive:
+                if a is not None and b is not None and self._has_idle_function(a, b):
+                    yield (
+                        f"{b.place} changed nothing in the recorded steps; what its function does "
+                        "to other values is not known"
+                    )
                 continue
             if a is not None and b is not None and a.name == b.name:
                 texts = [
@@ -279,9 +284,25 @@ class _Comparison:
                 states = compare_states(a, b, evaluation=False, noun=noun)
                 for text in (*texts, *(each.message for each in states)):
                     yield note(f"{b.place}: {text}", a)
-            elif (stage := a or b) is not None and _changes_rewards(stage) and not self.evaluation:
-                side = noun if b is None else "target"
-                yield note(f"only the {side} has {stage.place}", stage)
+            elif (stage := a or b) is not None and not self.evaluation:
+                text = f"only the {noun if b is None else 'target'} has {stage.place}"
+                if _limits_steps(stage):
+                    yield note(f"{text}, which limits the steps of an episode", stage)
+                elif _changes_rewards(stage):
+                    yield note(text, stage)
+
+    def _has_idle_function(self, a: StageRecord, b: StageRecord) -> bool:
+        """Return True if both call a function, of which no recorded step shows what it does."""
+        recording = self.a.recording
+        return (
+            self.replayed is not None
+            and recording is not None
+            and all(
+                any(str(value).endswith("()") for value in side.arguments.values())
+                for side in (a, b)
+            )
+            and effect_of(recording, a.index).changed == 0
+        )
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""
@@ -963,6 +984,10 @@ def _changes_rewards(stage: StageRecord) -> bool:
     return stage.role in REWARD_ROLES or any(
         name.rpartition(" ")[2].rpartition(".")[2] == "reward" for name in stage.writes
     )
+
+
+def _limits_steps(stage: StageRecord) -> bool:
+    return stage.role == "limit" or stage.arguments.get("max_steps") is not None
 
 
 def _argument_change(name: str, one: object, other: object, noun: str) -> tuple[str, str]:

@@ -247,3 +247,30 @@ def test_bounds_of_rewards_that_are_not_compared_are_noted() -> None:
     assert report.same
     assert "stage 0 (RewardClipping): clamp_min differs by up to 1" in report.notes[0]
     assert not tdx.check_contract(clipped(1.0), contract).notes
+
+
+def test_step_limit_of_one_side_is_noted() -> None:
+    contract = tdx.freeze(tdx.GymEnv("Pendulum-v1"))
+    counted = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.StepCounter(20))
+    notes = tdx.check_contract(counted, contract).notes
+    assert (
+        "not compared: only the target has stage 0 (StepCounter), which limits the steps of an "
+        "episode"
+    ) in notes
+    counted.stages[0].max_steps = None
+    assert not any("not compared" in note for note in tdx.check_contract(counted, contract).notes)
+
+
+def clamped(limit: float) -> Any:
+    env = gym.make("CartPole-v1")
+    return wrappers.TransformObservation(
+        env, lambda seen: np.clip(seen, -limit, limit), env.observation_space
+    )
+
+
+def test_function_that_changes_nothing_in_the_recorded_steps_is_noted() -> None:
+    report = tdx.check_contract(clamped(50.0), tdx.freeze(clamped(100.0)))
+    assert report.same
+    assert any("TransformObservation) changed nothing in the recorded" in n for n in report.notes)
+    acting = tdx.check_contract(clamped(0.01), tdx.freeze(clamped(0.01)))
+    assert not any("changed nothing" in note for note in acting.notes)

@@ -88,10 +88,12 @@ def _through_module(
 ) -> Callable[[Mapping[NestedKey, Tensor]], dict[NestedKey, Tensor]]:
     def several(result: Any) -> dict[NestedKey, Tensor]:
         results = result if isinstance(result, tuple) else (result,)
-        # As a TensorDict does.
-        results = tuple(
-            torch.tensor(value) if isinstance(value, int | float) else value for value in results
-        )
+        if not all(isinstance(value, Tensor) for value in results):
+            # As a TensorDict does.
+            results = tuple(
+                torch.tensor(value) if isinstance(value, int | float) else value
+                for value in results
+            )
         if len(results) != len(writes) or not all(isinstance(value, Tensor) for value in results):
             raise ArgumentError(
                 f"the policy's module returned {len(results)} values for {len(writes)} out_keys",
