@@ -274,3 +274,7 @@ def test_function_that_changes_nothing_in_the_recorded_steps_is_noted() -> None:
     assert any("TransformObservation) changed nothing in the recorded" in n for n in report.notes)
     acting = tdx.check_contract(clamped(0.01), tdx.freeze(clamped(0.01)))
     assert not any("changed nothing" in note for note in acting.notes)
+    # That of the target does something in them.
+    different = tdx.check_contract(clamped(0.01), tdx.freeze(clamped(100.0)))
+    assert not different.same
+    assert not any("changed nothing" in note for note in different.notes)
