@@ -278,6 +278,9 @@ def _run_function(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     show_output_at_once()
+    # Garbage that a fork inherits belongs to its parent. To collect it would run finalizers twice,
+    # and those of native libraries may need threads that a fork does not have: one crashed.
+    gc.freeze()
     for other in inherited:
         other.close()
     parent = parent_process()

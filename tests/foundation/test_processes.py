@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -68,6 +69,22 @@ def answer(pipe: Connection, suffix: str) -> None:
         pipe.send((message + suffix, os.environ.get("TDX_TEST"), os.getcwd()))
 
 
+class Finalized:
+    """Object in a cycle whose finalizer writes a file, as a native library would free memory."""
+
+    def __init__(self, file: Path) -> None:
+        self.itself, self.file = self, file
+
+    def __del__(self) -> None:
+        self.file.touch()
+
+
+def collect(pipe: Connection) -> None:
+    """Collect garbage, and say so."""
+    gc.collect()
+    pipe.send("collected")
+
+
 @pytest.fixture
 def children() -> Iterator[list[FunctionChild]]:
     """Children that are ended after the test."""
@@ -93,6 +110,22 @@ def test_a_function_inherits_environment_and_folder(
         children.append(child)
         child.connection.send("hello")
         assert child.connection.recv() == ("hello!", name, str(folder))
+
+
+def test_a_fork_does_not_free_the_garbage_of_its_parent(
+    children: list[FunctionChild], tmp_path: Path
+) -> None:
+    file = tmp_path / "finalized"
+    gc.disable()
+    try:
+        Finalized(file)
+        children.append(FunctionChild(collect, name="a child", method="fork"))
+        assert children[0].connection.recv() == "collected"
+        assert not file.exists()
+    finally:
+        gc.enable()
+    gc.collect()
+    assert file.exists()
 
 
 @pytest.mark.parametrize(
