@@ -1,10 +1,12 @@
-"""Helpers that wait for processes and check that none is left."""
+"""Helpers that fork, wait for processes, and check that none is left."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,17 @@ STATM = Path("/proc/self/statm")
 
 PATIENCE = 300.0
 """Timeout of waiting tests, in seconds; long, because machines are shared and disks are slow."""
+
+
+def fork() -> int:
+    """Fork this process, which runs threads; the fork leaves its parent's garbage alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        # Finalizers of native libraries may need threads that a fork does not have.
+        gc.freeze()
+    return child
 
 
 def is_alive(pid: int) -> bool:

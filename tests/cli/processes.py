@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from multiprocessing import forkserver
 from typing import Any, cast
 
 from tdx.cli import main
+from tests.processes import fork
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ def start_function(
     Returns:
         Process ID.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if child:
         return child
     code: Any = 70

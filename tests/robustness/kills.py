@@ -12,7 +12,6 @@ import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.foundation.errors import StorageError
 from tdx.pipeline.model import Batching
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, resume, roll_out, verify
+from tests.processes import fork
 
 _STAGES = ("RewardSum", "StepCounter")
 
@@ -81,9 +81,7 @@ Report = Callable[[int], object]
 def start_in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
     """Start ``work`` in a child process; return its ID and a pipe of reported numbers."""
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if child:
         os.close(writing)
         return child, reading

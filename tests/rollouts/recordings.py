@@ -8,7 +8,6 @@ import os
 import signal
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tensordict import TensorDictBase
 
 from tdx import EnvConfig, Pipeline, open_dump
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out
+from tests.processes import fork
 
 CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
 STEPS, CHUNK, SEED = 130, 25, 3
@@ -105,9 +105,7 @@ def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
         Number of calls. -1 if the process was killed.
     """
     reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
+    child = fork()
     if child == 0:
         calls = 0
 
