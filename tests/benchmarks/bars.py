@@ -245,6 +245,18 @@ APP_PACE = Bar(
 APP_MEMORY = Bar(
     "A3", "resident memory of app and workers, 72,000 steps", "MiB", 2**20, (Goal(64),)
 )
+APP_IDLE = Bar(
+    "P23", "CPU time of the idle app and its workers in a minute", "%", 0.01, (Goal(0.3),)
+)
+APP_TABS = Bar(
+    *("P23", "memory of app and workers: specs, live and profile of Pong", "MB", 1e6),
+    (Goal(750),),
+)
+APP_BUSY = Bar(
+    *("P24", "50 live steps of Pong while each core trains", "s", 1),
+    (Goal(4, "bare"),),
+    "idle machine",
+)
 REPLAY_GOAL = Goal(3, "TorchRL", faster=True)
 REPLAY = _micros("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", (REPLAY_GOAL,))
 REPLAY_SLICES = _micros("R1", "the same, 16 slices of 16 steps", (REPLAY_GOAL,))
@@ -368,6 +380,9 @@ BARS = (
     APP_KEYS,
     APP_PACE,
     APP_MEMORY,
+    APP_IDLE,
+    APP_TABS,
+    APP_BUSY,
 )
 
 

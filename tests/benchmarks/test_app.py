@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
-from tests.benchmarks.bars import APP_KEYS, APP_MEMORY, APP_PACE, APP_START
+from tdx.foundation.processes import usable_cores
+from tests.benchmarks.bars import (
+    APP_BUSY,
+    APP_IDLE,
+    APP_KEYS,
+    APP_MEMORY,
+    APP_PACE,
+    APP_START,
+    APP_TABS,
+)
 from tests.benchmarks.conftest import Note
 from tests.benchmarks.driven_app import DrivenApp, app
+from tests.processes import family
 
 ENV = ("--env", "Pendulum-v1")
 STAGES = (
@@ -94,6 +107,88 @@ def test_memory_over_an_hour_of_steps(note: Note, tmp_path: Path) -> None:
             if made > HOUR // 6:
                 sizes.append(tdx.resident())
     note(APP_MEMORY, "tdx", max(sizes) - sizes[0])
+
+
+PONG = ("--env", "ALE/Pong-v5", "--t", "ToTensorImage", "--t", "GrayScale", "--t", "Resize(84, 84)")
+TRAINING = """
+import torch
+torch.set_num_threads(1)
+network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 4))
+optimizer = torch.optim.Adam(network.parameters())
+while True:
+    optimizer.zero_grad()
+    network(torch.randn(256, 64)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_idle_app(note: Note, tmp_path: Path) -> None:
+    with app((*ENV, *SHORT), tmp_path) as tdx:
+        tdx.sees(" keys")
+        # What it computes after the start.
+        tdx.rest(20)
+        before = cpu_seconds(tdx)
+        tdx.rest(60)
+        note(APP_IDLE, "tdx", (cpu_seconds(tdx) - before) / 60)
+
+
+def test_memory_with_specs_live_and_profile(note: Note, tmp_path: Path) -> None:
+    with app(PONG, tmp_path) as tdx:
+        begin(tdx)
+        tdx.press(b" ")
+        tdx.rest(3)
+        tdx.press(b" 2")
+        tdx.rest(3)
+        tdx.press(b"4")
+        tdx.sees("to measure what each")
+        tdx.press(b"r")
+        tdx.rest(30)
+        note(APP_TABS, "tdx", sum(map(proportional_bytes, family(tdx.pid))))
+
+
+def test_live_steps_on_a_busy_machine(note: Note, tmp_path: Path) -> None:
+    with app(PONG, tmp_path) as tdx:
+        begin(tdx)
+        tdx.press(b"++++")
+        tdx.rest(1)
+        tdx.press(b" ")
+        tdx.rest(5)
+        idle = seconds_of_steps(tdx, 50)
+        command = [sys.executable, "-c", TRAINING]
+        trainings = [subprocess.Popen(command) for _ in range(usable_cores())]
+        try:
+            # They import torch first.
+            tdx.rest(15)
+            busy = seconds_of_steps(tdx, 50)
+        finally:
+            for training in trainings:
+                training.kill()
+                training.wait()
+    note(APP_BUSY, "bare", idle)
+    note(APP_BUSY, "tdx", busy)
+
+
+def seconds_of_steps(tdx: DrivenApp, count: int) -> float:
+    """Return the duration of a number of live steps."""
+    first, start = steps(tdx), time.perf_counter()
+    while (made := steps(tdx) - first) < count:
+        pass
+    return (time.perf_counter() - start) * count / made
+
+
+def cpu_seconds(tdx: DrivenApp) -> float:
+    """Return the CPU time of the app and its workers."""
+    ticks = 0
+    for pid in family(tdx.pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def proportional_bytes(pid: int) -> int:
+    """Return the memory of a process, in which shared pages count in parts."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def steps(tdx: DrivenApp) -> int:
