@@ -65,14 +65,30 @@ def test_native_envs_and_their_masked_resets_do_not_wait(kind: type[NativeEnv]) 
         assert calls.lines == ()
 
 
+@pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
-def test_first_episodes_of_native_envs_have_the_values_of_the_host(kind: type[NativeEnv]) -> None:
+def test_all_episodes_of_native_envs_have_the_values_of_the_host(
+    kind: type[NativeEnv], planned: bool
+) -> None:
+    """Rows end at different steps, and most more often than their starts are drawn ahead."""
+
     def episodes(device: torch.device | None) -> TensorDictBase:
-        env = kind(batch_size=[4], max_episode_steps=None, device=device)  # type: ignore[call-arg]
+        env = TransformedEnv(
+            kind(batch_size=[2, 3], max_episode_steps=3, device=device),  # type: ignore[call-arg]
+            Compose(StepCounter(), RewardSum()),
+            planned=planned,
+        )
         env.set_seed(0)
         torch.manual_seed(0)
-        return env.rollout(5, break_when_any_done=False)
+        root = env.reset()
+        base = env.base_env
+        assert isinstance(base, NativeEnv)
+        base.set_state(base.state, torch.arange(6, device=device).reshape(2, 3, 1) % 3)
+        return env.rollout(60, auto_reset=False, tensordict=root, break_when_any_done=False)
 
     with SimulatedCuda(lambda call: None):
         there = episodes(DEVICE)
-    assert_same(episodes(None), there.to("cpu"))
+    expected = episodes(None)
+    assert_same(expected, there.to("cpu"))
+    starts = expected["observation"][expected["step_count"].squeeze(-1) == 0]
+    assert len(starts.unique(dim=0)) == len(starts) > 100
