@@ -1423,7 +1423,8 @@ def default_state_of_given_envs(device: torch.device) -> Any:
 
 @snippet
 def ids_of_joints_by_name(device: torch.device) -> Any:
-    ids = torch.tensor([index for index, name in enumerate("abc") if name != "b"], device=device)  # wait
+    chosen = [index for index, name in enumerate("abc") if name != "b"]
+    ids = torch.tensor(chosen, device=device)  # wait
     return torch.arange(6.0, device=device).view(2, 3)[:, ids]
 
 
@@ -1441,7 +1442,10 @@ def joints_by_a_list_of_flags(device: torch.device) -> Any:
 
 @snippet
 def terminations_by_cause(device: torch.device) -> Any:
-    causes = {"fall": torch.arange(3, device=device) > 1, "limit": torch.arange(3, device=device) > 5}
+    causes = {
+        "fall": torch.arange(3, device=device) > 1,
+        "limit": torch.arange(3, device=device) > 5,
+    }
     return {name: torch.count_nonzero(flag).item() for name, flag in causes.items()}  # wait
 
 
@@ -1479,16 +1483,14 @@ def target_moved_by_a_product(device: torch.device) -> Any:
 @snippet
 def push_of_robots_by_their_mass(device: torch.device) -> Any:
     mass = torch.ones(4, 1, device=device) * 2
-    force = torch.zeros(4, 3, device=device).index_add_(
-        1, torch.arange(1, device=device), mass
-    )
+    force = torch.zeros(4, 3, device=device).index_add_(1, torch.arange(1, device=device), mass)
     return math.sqrt(force.square().sum())  # wait
 
 
 @snippet
 def tensordict_moved_to_the_device(device: torch.device) -> Any:
     data = TensorDict(observation=torch.ones(2, 3), reward=torch.zeros(2, 1), batch_size=[2])
-    return data.to(device)["observation"]  # wait
+    return data.to(device)["observation"]
 
 
 @snippet
@@ -1500,9 +1502,10 @@ def entry_of_a_tensordict_on_the_device(device: torch.device) -> Any:
 
 @snippet
 def rows_of_a_tensordict_by_a_mask(device: torch.device) -> Any:
-    data = TensorDict(a=torch.arange(3.0, device=device), batch_size=[3])
+    data: Any = TensorDict(a=torch.arange(3.0, device=device), batch_size=[3])
     data["b"] = data["a"] + 1
-    return data[data["a"] > 0.5]["b"]  # wait
+    rows = data[data["a"] > 0.5]  # wait
+    return rows["b"]
 
 
 @snippet
