@@ -1512,7 +1512,8 @@ def rows_of_a_tensordict_by_a_mask(device: torch.device) -> Any:
 def functions_of_a_tensordict(device: torch.device) -> Any:
     data = TensorDict(a=torch.ones(3, 2, device=device), batch_size=[3])
     data = data.apply(lambda value: value * 2).update({"b": data["a"].sum(-1)})
-    return torch.stack([data, data.clone()])["b"]
+    pair: Any = torch.stack([data, data.clone()])
+    return pair["b"]
 
 
 @snippet
