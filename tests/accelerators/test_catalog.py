@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
-from tdx import CartPoleEnv, Compose, PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from tdx import (
+    CartPoleEnv,
+    Compose,
+    LazyTensorStorage,
+    PendulumEnv,
+    RandomCropTensorDict,
+    RandomSampler,
+    RewardSum,
+    SamplerWithoutReplacement,
+    StepCounter,
+    TensorDictReplayBuffer,
+    TransformedEnv,
+)
+from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
-from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
+from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
 from tests.programs import sampled
 from tests.transforms.contract.examples import EXAMPLES, made
@@ -92,3 +107,21 @@ def test_all_episodes_of_native_envs_have_the_values_of_the_host(
     assert_same(expected, there.to("cpu"))
     starts = expected["observation"][expected["step_count"].squeeze(-1) == 0]
     assert len(starts.unique(dim=0)) == len(starts) > 100
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])
+def test_batches_of_a_buffer_on_the_device_are_drawn_and_cropped_without_waiting(
+    sampler: Callable[[], Sampler],
+) -> None:
+    calls: list[DeviceCall] = []
+    with SimulatedCuda(calls.append):
+        steps = torch.arange(40, device=DEVICE).view(4, 10)
+        data = TensorDict(step=steps, batch_size=[4, 10], device=DEVICE)
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(4, device=DEVICE), sampler=sampler(), batch_size=2
+        )
+        buffer.extend(data)
+        calls.clear()
+        batch = RandomCropTensorDict(3)(buffer.sample())
+    assert batch["step"].shape == (2, 3)
+    assert [call for call in calls if call.kind == "wait"] == []
