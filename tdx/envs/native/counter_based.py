@@ -8,6 +8,7 @@ device, without the host knowing which rows were reset.
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def row_keys(seed: int, shape: tuple[int, ...], device: torch.device | None) -> 
         device: Device of the result.
     """
     rows = torch.arange(math.prod(shape), device=device).reshape(shape)
-    return _mix(rows + _signed(seed))
+    return _mix(rows + _signed(operator.index(seed)))
 
 
 def uniform_at(keys: Tensor, first: Tensor, count: int, dtype: torch.dtype) -> Tensor:

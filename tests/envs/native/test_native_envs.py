@@ -391,6 +391,20 @@ def test_on_an_accelerator(kind: type[NativeEnv], name: str) -> None:
             torch.testing.assert_close(moved["next", key].cpu(), tensordict["next", key])
 
 
+@pytest.mark.gpu
+@both
+def test_episodes_on_an_accelerator_start_in_the_states_of_the_host(
+    kind: type[NativeEnv], name: str
+) -> None:
+    envs = make(kind, batch_size=[4]), make(kind, batch_size=[4], device="cuda")
+    for env in envs:
+        env.set_seed(0)
+    for _ in range(20):
+        for env in envs:
+            env.reset()
+        assert torch.equal(envs[0].state, envs[1].state.cpu())
+
+
 @both
 def test_step_before_reset_has_a_hint(kind: type[NativeEnv], name: str) -> None:
     with pytest.raises(EnvError, match=r"no state yet \(call env.reset"):
