@@ -1600,3 +1600,195 @@ def linear_system_of_a_controller(device: torch.device) -> Any:
 def times_up_to_a_value_of_the_device(device: torch.device) -> Any:
     count = torch.full((), 4, dtype=torch.int64, device=device)
     return torch.arange(count, device=device)  # type: ignore[call-overload] # wait
+
+
+# A fourth set, written before it was tried, after the causes of the third were removed.
+
+
+@snippet
+def mean_and_std_normalizer_as_buffers(device: torch.device) -> Any:
+    class Normalize(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.register_buffer("std", torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - self.mean) / (self.std + 1e-8)
+
+    module = Normalize().to(device)  # wait
+    return module(torch.ones(2, 3, device=device))
+
+
+@snippet
+def relative_actions_on_the_device(device: torch.device) -> Any:
+    state, action = torch.ones(2, 1, 3, device=device), torch.zeros(2, 4, 3, device=device)
+    return torch.cat([action[..., :2] - state[..., :2], action[..., 2:]], dim=-1)
+
+
+@snippet
+def clipped_quantiles_with_a_warning(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    outside = (x > 2).float().mean()
+    if outside.item() > 0.9:  # wait
+        raise ValueError("most values are outside")
+    return x.clip(max=2)
+
+
+@snippet
+def sample_with_a_batch_dim(device: torch.device) -> Any:
+    sample = {"state": torch.ones(3), "task": ["pick"]}
+    return {
+        key: value.unsqueeze(0).to(device, torch.float32)  # wait
+        if isinstance(value, Tensor)
+        else value
+        for key, value in sample.items()
+    }
+
+
+@snippet
+def images_of_several_cameras(device: torch.device) -> Any:
+    images = [torch.ones(1, 3, 4, 4, device=device) for _ in range(2)]
+    stacked = torch.stack(images, dim=1).flatten(0, 1)
+    return functional.avg_pool2d(stacked, 2).view(1, 2, 3, 2, 2)
+
+
+@snippet
+def masked_mean_of_a_loss(device: torch.device) -> Any:
+    loss, valid = torch.ones(4, device=device), torch.arange(4, device=device) < 3
+    return loss[valid].mean()  # wait
+
+
+@snippet
+def first_frame_of_each_episode(device: torch.device) -> Any:
+    episode = torch.arange(6, device=device) // 3
+    changes = torch.cat([torch.ones(1, dtype=torch.bool, device=device), episode.diff() > 0])
+    return changes.nonzero(as_tuple=True)[0]  # wait
+
+
+@snippet
+def randomized_friction_of_given_envs(device: torch.device) -> Any:
+    friction = torch.ones(4, device=device)
+    env_ids = torch.arange(2, device=device)
+    friction[env_ids] = torch.zeros(len(env_ids), device=device) * 0.5 + 0.25
+    return friction
+
+
+@snippet
+def tracking_reward(device: torch.device) -> Any:
+    command, velocity = torch.ones(4, 3, device=device), torch.zeros(4, 3, device=device)
+    error = torch.sum(torch.square(command[:, :2] - velocity[:, :2]), dim=1)
+    return torch.exp(-error / 0.25) * (torch.norm(command[:, :2], dim=1) > 0.1)
+
+
+@snippet
+def timeouts_and_failures(device: torch.device) -> Any:
+    length = torch.arange(4, device=device) + 8
+    height = torch.arange(4.0, device=device)
+    timed_out = length >= 10
+    died = torch.any(height.unsqueeze(-1) < 0.5, dim=1)
+    return died | timed_out, {"time_outs": timed_out}
+
+
+@snippet
+def cameras_that_are_due(device: torch.device) -> Any:
+    timestamp = torch.arange(3.0, device=device)
+    outdated = torch.ones(3, dtype=torch.bool, device=device)
+    ids = outdated.nonzero().squeeze(-1)  # wait
+    timestamp[ids] += 0.02
+    return timestamp
+
+
+@snippet
+def observation_noise(device: torch.device) -> Any:
+    noise = torch.zeros(4, 3, device=device)
+    return torch.ones(4, 3, device=device) + noise * 0.1 - noise.new_full((3,), 0.5)
+
+
+@snippet
+def gae_over_a_tensordict(device: torch.device) -> Any:
+    data = TensorDict(
+        reward=torch.ones(3, 2, device=device),
+        done=torch.zeros(3, 2, device=device).bool(),
+        batch_size=[3, 2],
+    )
+    advantage = torch.zeros(2, device=device)
+    rows: list[Tensor] = []
+    for step in reversed(list(data.unbind(0))):
+        advantage = step["reward"] + 0.9 * advantage * ~step["done"]
+        rows.insert(0, advantage)
+    return torch.stack(rows)
+
+
+@snippet
+def rollout_copied_to_the_host(device: torch.device) -> Any:
+    data = TensorDict(reward=torch.ones(3, device=device), batch_size=[3])
+    return data.cpu()["reward"]  # wait
+
+
+@snippet
+def stop_at_the_first_done(device: torch.device) -> Any:
+    data = TensorDict(done=torch.arange(3, device=device) > 4, batch_size=[3])
+    steps = 0
+    while steps < 2:
+        steps += 1
+        if data["done"].any():  # wait
+            break
+    return steps
+
+
+@snippet
+def priorities_of_a_batch(device: torch.device) -> Any:
+    error = torch.arange(4.0, device=device)
+    priority = (error.abs() + 1e-6).pow(0.6)
+    weights = (priority / priority.sum()).pow(-0.4)
+    return (weights / weights.max()).cpu().numpy().shape  # wait
+
+
+@snippet
+def wrapper_that_stacks_frames(device: torch.device) -> Any:
+    class Stack:
+        def __init__(self) -> None:
+            self.frames = [torch.zeros(3, device=device)] * 4
+
+        def observation(self, frame: Tensor) -> Tensor:
+            self.frames = [*self.frames[1:], frame]
+            return torch.stack(self.frames)
+
+    return Stack().observation(torch.ones(3, device=device))
+
+
+@snippet
+def wrapper_that_reports_returns(device: torch.device) -> Any:
+    class Report:
+        def __init__(self) -> None:
+            self.total = torch.zeros(2, device=device)
+
+        def step(self, reward: Tensor, terminated: Tensor) -> dict[str, Any]:
+            self.total += reward
+            ended = terminated.cpu().numpy()  # wait
+            returns = self.total.cpu().numpy()[ended].tolist() if ended.any() else []  # wait
+            return {"returns": returns}
+
+    return Report().step(torch.ones(2, device=device), torch.arange(2, device=device) > 0)
+
+
+@snippet
+def wrapper_around_an_env_in_numpy(device: torch.device) -> Any:
+    class FromNumpy:
+        def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
+            given = action.detach().to("cpu").numpy()  # wait
+            observation, reward = given * 2.0, np.float32(given.sum())
+            return (
+                torch.as_tensor(observation, device=device),  # wait
+                torch.tensor(reward, device=device),  # wait
+            )
+
+    return FromNumpy().step(torch.ones(3, device=device))
+
+
+@snippet
+def schedule_by_a_counter_of_the_host(device: torch.device) -> Any:
+    step = torch.tensor(5)
+    rate = max(0.1, 1.0 - step.item() / 10)
+    return torch.ones(3, device=device) * rate
