@@ -1608,6 +1608,9 @@ def times_up_to_a_value_of_the_device(device: torch.device) -> Any:
 @snippet
 def mean_and_std_normalizer_as_buffers(device: torch.device) -> Any:
     class Normalize(nn.Module):
+        mean: Tensor
+        std: Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("mean", torch.zeros(3))
