@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tdx.data.layout import Index, StateDict
-from tdx.data.samplers import Sampler
+from tdx.data.samplers import Sampler, on_device_of
 from tdx.data.storage import Storage
 from tdx.data.writers import REDUCTIONS
 from tdx.foundation.errors import ArgumentError, StorageError
@@ -121,7 +121,7 @@ class PrioritizedSampler(Sampler):
             self.fill_missing(storage)
         part = torch.rand(batch_size, generator=self.generator, dtype=torch.float64)
         steps = self._sum_tree.find(part.numpy() * self._sum_tree.total)
-        return torch.from_numpy(steps).to(storage.device), {
+        return on_device_of(storage, torch.from_numpy(steps)), {
             "info": {WEIGHT: self.weights(steps, storage)}
         }
 

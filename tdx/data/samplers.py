@@ -21,6 +21,15 @@ _INVALID = "the state of the sampler is not valid"
 _SAVE_AGAIN = "the saved buffer is damaged: save it again"
 
 
+def on_device_of(storage: Storage, numbers: Tensor) -> Tensor:
+    """Return drawn numbers on the device of the data, without waiting for an accelerator.
+
+    The memory may be reused at once: a copy from the host, unlike one to it, has read all of it
+    when it returns.
+    """
+    return numbers.to(storage.device, non_blocking=storage.device.type != "cpu")
+
+
 class Sampler:
     """Draws step numbers.
 
@@ -78,7 +87,7 @@ class Sampler:
         if type(self).sample is Sampler.sample:
             raise NotImplementedError(f"{type(self).__name__} implements neither sample nor draw")
         index, info = self.sample(storage, batch_size)
-        return storage.step_numbers(index).to(storage.device), {"info": info}
+        return on_device_of(storage, storage.step_numbers(index)), {"info": info}
 
     def mark(self, data: object, notes: StateDict) -> dict[NestedKey, Tensor]:
         """Write entries into a batch ``[N]``; by default none.
@@ -219,7 +228,7 @@ class RandomSampler(Sampler):
         """Do nothing: the argument selects the class."""
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
-        return self._integers(len(storage), batch_size).to(storage.device), {}
+        return on_device_of(storage, self._integers(len(storage), batch_size)), {}
 
 
 class SamplerWithoutReplacement(Sampler):
@@ -259,7 +268,7 @@ class SamplerWithoutReplacement(Sampler):
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
         if self._sample_list is not None and self._size > len(storage):
             self._sample_list = None
-        return self.take(len(storage), batch_size).to(storage.device), {}
+        return on_device_of(storage, self.take(len(storage), batch_size)), {}
 
     def take(self, size: int, count: int) -> Tensor:
         """Return the next elements of the pass, int64 ``[count]``.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.data.layout import Info, StateDict
 from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
-from tdx.data.samplers import Sampler, SamplerWithoutReplacement
+from tdx.data.samplers import Sampler, SamplerWithoutReplacement, on_device_of
 from tdx.data.storage import Storage, TensorStorage
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
@@ -368,7 +368,7 @@ class SliceSampler(Sampler):
         notes["last"] = last.reshape(-1, 1)
         if plan.init is not None:
             notes["first"] = (plan.init, first.reshape(-1, 1))
-        return numbers.flatten().to(storage.device), notes
+        return on_device_of(storage, numbers.flatten()), notes
 
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int

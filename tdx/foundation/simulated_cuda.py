@@ -266,9 +266,17 @@ _WITHOUT_KERNEL = (
     *(_READS, "is_nonzero", "item"),
 )
 """Beginnings of the names of operators that launch nothing."""
-_MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "fill_")
+_MIXED = (
+    *("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "fill_"),
+    "_pack_padded_sequence",
+)
 """Operators that take tensors on both devices."""
 _FROM_HOST_DATA = ("tensor", "as_tensor", "asarray", "new_tensor")
+_FROM_NUMBERS = (
+    *("arange", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint"),
+    *("randn", "randperm", "zeros"),
+)
+"""Functions whose arguments are numbers, so that tensors among these are read."""
 _CHECKED_ON_HOST = ("one_hot", "quantile", "nanquantile")
 """Functions that check the values of tensors only if these are on the host."""
 _T = torch.Tensor
@@ -311,6 +319,8 @@ class _Functions(TorchFunctionMode):
                     return self._pin(subject)
                 if func is _T.is_pinned:
                     return hasattr(subject.untyped_storage(), _PINNED)
+                if name == "where":
+                    self._copy_host_values(args, kwargs)
                 if is_on_device(subject):
                     if func is _T.numpy and kwargs.get("force"):
                         device.copy_to_host("numpy(force=True)", subject.nbytes)
@@ -382,6 +392,17 @@ class _Functions(TorchFunctionMode):
             tensor, target, dtype, f"{name}()", non_blocking=non_blocking, copy=copy
         )
 
+    def _copy_host_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Report the copies of single values of the host that are selected with those of a device.
+
+        Numbers of Python are not copied: a kernel fills a tensor with them.
+        """
+        tensors = list(_tensors(*args, *kwargs.values()))
+        if any(map(is_on_device, tensors)):
+            for tensor in tensors:
+                if not tensor.dim() and not is_on_device(tensor):
+                    self._device.copy_to_device("where with a tensor of the host", tensor.nbytes)
+
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         pinned = tensor.clone()
         setattr(pinned.untyped_storage(), _PINNED, True)
@@ -409,6 +430,8 @@ class _Functions(TorchFunctionMode):
                 device.copy_to_device(f"{name}()", made.nbytes)
                 _flag(made)
             return made
+        if name in _FROM_NUMBERS and any(map(is_on_device, _tensors(*args, *kwargs.values()))):
+            device.report("wait", "a tensor as a number")
         with device.quiet():
             result = func(*args, **kwargs)
         for tensor in _tensors(result):
@@ -458,7 +481,8 @@ class _Operators(TorchDispatchMode):
                     )
         self._report_indices(name, args, kwargs)
         result = func(*args, **kwargs)
-        _flag(result)
+        # The sizes of a packed batch stay on the host.
+        _flag(result[0] if name == "_pack_padded_sequence" else result)
         if name in _WAITING or _waits_for(name, func, args, kwargs):
             device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
         if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
@@ -496,8 +520,8 @@ class _Operators(TorchDispatchMode):
         values = args[2]
         accumulate = bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
         fills = bool(masks) and values.numel() == 1 and not accumulate and len(indices) == 1
-        # A mask and one value are a `masked_fill`, for which nothing is read.
-        if fills:
+        # A mask and one value of the host are a `masked_fill`, for which nothing is read.
+        if fills and not is_on_device(values):
             return
         if not is_on_device(values):
             device.copy_to_device("assignment of a host value to indices", values.nbytes)
@@ -507,6 +531,9 @@ class _Operators(TorchDispatchMode):
 
 def _waits_for(name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Return True if an operator waits with these arguments, but not with all."""
+    if name in ("masked_fill", "masked_fill_"):
+        # The value is an argument of the kernel, so a tensor is read.
+        return isinstance(args[2], torch.Tensor) and is_on_device(args[2])
     if name not in ("repeat_interleave", "normal", "multinomial", "histc", "isin"):
         return False
     given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
@@ -537,6 +564,13 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
 
     def nothing(*_: object, **__: object) -> None:
         return None
+
+    save = torch.save
+
+    def save_from_device(obj: object, *args: Any, **kwargs: Any) -> None:
+        for tensor in filter(is_on_device, _tensors(obj)):
+            device.copy_to_host("save()", tensor.nbytes)
+        save(obj, *args, **kwargs)
 
     class Event:
         """An event of a queue that is always empty."""
@@ -619,6 +653,7 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
     # A recurrent layer would lay out its weights for a kernel of the driver.
     patches.put(torch.backends.cudnn, "is_acceptable", lambda *_: False)
     patches.put(torch, "Generator", _Generator)
+    patches.put(torch, "save", save_from_device)
     if hasattr(torch, "Event"):
         patches.put(torch, "Event", Event)
 

@@ -6,11 +6,15 @@ device and returns what it computed, which must not depend on the device.
 
 from __future__ import annotations
 
+import io
+import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -1298,3 +1302,496 @@ def recurrent_policy(device: torch.device) -> Any:
         layer.to(device)  # wait
         x, _ = layer(x)
     return x.detach()
+
+
+# A third set, written before it was tried too.
+
+
+@snippet
+def statistics_of_imagenet(device: torch.device) -> Any:
+    image = torch.ones(1, 3, 2, 2, device=device)
+    mean = torch.tensor([0.5, 0.25, 0.125]).view(1, 3, 1, 1)
+    return image - mean.to(image.device)  # wait
+
+
+@snippet
+def loss_without_padded_actions(device: torch.device) -> Any:
+    is_pad = torch.arange(4, device=device) > 2
+    error = torch.ones(2, 4, 3, device=device)
+    valid = (~is_pad).view(1, 4, 1)
+    return (error * valid).sum() / (valid.sum() * 6).clamp(min=1)
+
+
+@snippet
+def closed_gripper_by_a_threshold(device: torch.device) -> Any:
+    action = torch.arange(4.0, device=device) / 4
+    return torch.where(action > 0.4, 1.0, 0.0)
+
+
+@snippet
+def history_padded_with_a_value_of_the_host(device: torch.device) -> Any:
+    history, is_pad = torch.ones(4, device=device), torch.arange(4, device=device) > 1
+    return torch.where(is_pad, torch.zeros(()), history)  # wait
+
+
+@snippet
+def positions_of_tokens(device: torch.device) -> Any:
+    attends = torch.arange(5, device=device) < 3
+    positions = attends.cumsum(0) - 1
+    return positions.masked_fill(~attends, 0)
+
+
+@snippet
+def attention_scores_filled_with_their_minimum(device: torch.device) -> Any:
+    scores, hidden = torch.arange(4.0, device=device), torch.arange(4, device=device) > 2
+    return scores.masked_fill(hidden, scores.min())  # wait
+
+
+@snippet
+def sample_from_a_data_set(device: torch.device) -> Any:
+    state = torch.arange(3.0).cpu().numpy()
+    batch = torch.stack([torch.from_numpy(state), torch.zeros(3)])
+    return batch.to(device)  # wait
+
+
+@snippet
+def number_of_elements_of_a_shape(device: torch.device) -> Any:
+    x = torch.ones(2, 3, device=device)
+    size = torch.tensor(x.shape).prod().item()
+    return x.reshape(int(size))
+
+
+@snippet
+def losses_of_a_dict(device: torch.device) -> Any:
+    losses = {"l1": torch.ones(3, device=device).mean(), "kl": torch.zeros(3, device=device).sum()}
+    total = losses["l1"] + 10.0 * losses["kl"]
+    return total, {f"loss/{name}": float(value.detach()) for name, value in losses.items()}  # wait
+
+
+@snippet
+def loss_in_a_message_that_is_not_logged(device: torch.device) -> Any:
+    loss = torch.ones(3, device=device).mean()
+    logging.getLogger("tests.accelerators").debug("loss %s", loss)
+    return loss
+
+
+@snippet
+def actions_of_a_policy_for_a_robot(device: torch.device) -> Any:
+    action = torch.arange(6.0, device=device).view(1, 2, 3)[:, 0].squeeze(0)
+    names = ["shoulder", "elbow", "gripper"]
+    return {name: action[index].item() for index, name in enumerate(names)}  # wait
+
+
+@snippet
+def checkpoint_in_memory(device: torch.device) -> Any:
+    file = io.BytesIO()
+    torch.save({"weight": torch.ones(2, device=device)}, file)  # wait
+    return file.tell() > 0
+
+
+@snippet
+def due_interval_events(device: torch.device) -> Any:
+    left = torch.arange(4.0, device=device) - 0.5
+    left -= 0.02
+    due = left < 1e-6
+    if due.sum() > 0:  # wait
+        left = torch.where(due, torch.full_like(left, 3.0), left)
+    return left
+
+
+@snippet
+def interval_events_by_selection(device: torch.device) -> Any:
+    left = torch.arange(4.0, device=device) - 0.52
+    return torch.where(left < 1e-6, torch.full_like(left, 3.0), left)
+
+
+@snippet
+def buffers_of_given_envs(device: torch.device) -> Any:
+    buffer, env_ids = torch.ones(4, 2, device=device), None
+    rows = slice(None) if env_ids is None else env_ids
+    buffer[rows] = 0.0
+    return buffer
+
+
+@snippet
+def default_state_of_given_envs(device: torch.device) -> Any:
+    state, default = torch.ones(4, 2, device=device), torch.zeros(4, 2, device=device)
+    env_ids = torch.arange(2, device=device)
+    state[env_ids] = default[env_ids].clone()
+    return state
+
+
+@snippet
+def ids_of_joints_by_name(device: torch.device) -> Any:
+    chosen = [index for index, name in enumerate("abc") if name != "b"]
+    ids = torch.tensor(chosen, device=device)  # wait
+    return torch.arange(6.0, device=device).view(2, 3)[:, ids]
+
+
+@snippet
+def joints_by_an_array_of_indices(device: torch.device) -> Any:
+    positions = torch.arange(6.0, device=device).view(2, 3)
+    return positions[:, np.array([2, 0])]  # wait
+
+
+@snippet
+def joints_by_a_list_of_flags(device: torch.device) -> Any:
+    positions = torch.arange(3.0, device=device)
+    return positions[[True, False, True]]  # wait
+
+
+@snippet
+def terminations_by_cause(device: torch.device) -> Any:
+    causes = {
+        "fall": torch.arange(3, device=device) > 1,
+        "limit": torch.arange(3, device=device) > 5,
+    }
+    return {name: torch.count_nonzero(flag).item() for name, flag in causes.items()}  # wait
+
+
+@snippet
+def unique_sign_of_quaternions(device: torch.device) -> Any:
+    q = torch.arange(-4.0, 4.0, device=device).view(2, 4)
+    return torch.where(q[:, 0:1] < 0, -q, q) / q.norm(dim=-1, keepdim=True)
+
+
+@snippet
+def outliers_become_the_mean(device: torch.device) -> Any:
+    height = torch.arange(4.0, device=device)
+    height[height > 2] = height.mean()  # wait
+    return height
+
+
+@snippet
+def gains_scaled_by_a_value_of_the_device(device: torch.device) -> Any:
+    scale = torch.ones(3, device=device).mean()
+    return torch.full((4,), scale, device=device)  # type: ignore[call-overload] # wait
+
+
+@snippet
+def target_moved_by_a_rate_of_the_device(device: torch.device) -> Any:
+    target, rate = torch.zeros(3, device=device), torch.full((), 0.5, device=device)
+    return target.add(torch.ones(3, device=device), alpha=rate)  # type: ignore[arg-type] # wait
+
+
+@snippet
+def target_moved_by_a_product(device: torch.device) -> Any:
+    target, rate = torch.zeros(3, device=device), torch.full((), 0.5, device=device)
+    return target.addcmul(torch.ones(3, device=device), rate)
+
+
+@snippet
+def push_of_robots_by_their_mass(device: torch.device) -> Any:
+    mass = torch.ones(4, 1, device=device) * 2
+    force = torch.zeros(4, 3, device=device).index_add_(1, torch.arange(1, device=device), mass)
+    return math.sqrt(force.square().sum())  # wait
+
+
+@snippet
+def tensordict_moved_to_the_device(device: torch.device) -> Any:
+    data = TensorDict(observation=torch.ones(2, 3), reward=torch.zeros(2, 1), batch_size=[2])
+    return data.to(device)["observation"]
+
+
+@snippet
+def entry_of_a_tensordict_on_the_device(device: torch.device) -> Any:
+    data = TensorDict(batch_size=[2], device=device)
+    data["observation"] = torch.ones(2, 3)  # wait
+    return data["observation"]
+
+
+@snippet
+def rows_of_a_tensordict_by_a_mask(device: torch.device) -> Any:
+    data: Any = TensorDict(a=torch.arange(3.0, device=device), batch_size=[3])
+    data["b"] = data["a"] + 1
+    rows = data[data["a"] > 0.5]  # wait
+    return rows["b"]
+
+
+@snippet
+def functions_of_a_tensordict(device: torch.device) -> Any:
+    data = TensorDict(a=torch.ones(3, 2, device=device), batch_size=[3])
+    data = data.apply(lambda value: value * 2).update({"b": data["a"].sum(-1)})
+    pair: Any = torch.stack([data, data.clone()])
+    return pair["b"]
+
+
+@snippet
+def next_root_by_selection(device: torch.device) -> Any:
+    done = torch.arange(3, device=device).unsqueeze(-1) > 1
+    root = TensorDict(a=torch.ones(3, 1, device=device), batch_size=[3])
+    fresh = TensorDict(a=torch.zeros(3, 1, device=device), batch_size=[3])
+    return fresh.where(done.squeeze(-1), root)["a"]
+
+
+@snippet
+def action_of_a_categorical_distribution(device: torch.device) -> Any:
+    policy = torch.distributions.Categorical(logits=torch.zeros(2, 3, device=device))  # wait
+    return tuple(policy.sample().shape)  # wait
+
+
+@snippet
+def action_of_an_unchecked_normal_distribution(device: torch.device) -> Any:
+    mean, scale = torch.zeros(2, device=device), torch.ones(2, device=device)
+    policy = torch.distributions.Normal(mean, scale, validate_args=False)
+    return tuple(policy.rsample().shape), policy.log_prob(mean + 1)
+
+
+@snippet
+def trajectories_of_several_lengths(device: torch.device) -> Any:
+    steps, lengths = torch.arange(6.0, device=device), torch.arange(1, 4, device=device)
+    return [part.sum() for part in steps.split(lengths.tolist())]  # wait
+
+
+@snippet
+def packed_sequences(device: torch.device) -> Any:
+    lengths = torch.arange(3, 1, -1, device=device)
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.ones(2, 3, 1, device=device),
+        lengths.cpu(),  # wait
+        batch_first=True,
+    )
+    return packed.data
+
+
+@snippet
+def wrapper_that_scales_a_reward_on_the_host(device: torch.device) -> Any:
+    class Scale:
+        def step(self, action: Tensor) -> tuple[Tensor, float]:
+            reward = torch.tensor(2.0) * 3
+            observation = torch.zeros(3, device=device) + action
+            return observation, float(reward.cpu().item())
+
+    return Scale().step(torch.ones(3, device=device))
+
+
+@snippet
+def wrapper_that_stops_when_all_envs_ended(device: torch.device) -> Any:
+    class Ends:
+        def __init__(self) -> None:
+            self.ended = torch.zeros(2, dtype=torch.bool, device=device)
+
+        def step(self, done: Tensor) -> bool:
+            self.ended |= done
+            return self.ended.all().item() is True  # wait
+
+    return Ends().step(torch.ones(2, dtype=torch.bool, device=device))
+
+
+@snippet
+def wrapper_with_an_array_of_rewards(device: torch.device) -> Any:
+    rewards = torch.arange(3.0, device=device)
+    return np.array([reward.item() for reward in rewards])  # wait
+
+
+@snippet
+def best_of_several_returns(device: torch.device) -> Any:
+    returns = [torch.full((), float(value), device=device) for value in (2, 0, 1)]
+    return sorted(returns)  # wait
+
+
+@snippet
+def linear_system_of_a_controller(device: torch.device) -> Any:
+    inertia = torch.eye(3, device=device) * 2
+    return torch.linalg.solve(inertia, torch.ones(3, device=device))  # wait
+
+
+@snippet
+def times_up_to_a_value_of_the_device(device: torch.device) -> Any:
+    count = torch.full((), 4, dtype=torch.int64, device=device)
+    return torch.arange(count, device=device)  # type: ignore[call-overload] # wait
+
+
+# A fourth set, written before it was tried, after the causes of the third were removed.
+
+
+@snippet
+def mean_and_std_normalizer_as_buffers(device: torch.device) -> Any:
+    class Normalize(nn.Module):
+        mean: Tensor
+        std: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.register_buffer("std", torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - self.mean) / (self.std + 1e-8)
+
+    module = Normalize().to(device)  # wait
+    return module(torch.ones(2, 3, device=device))
+
+
+@snippet
+def relative_actions_on_the_device(device: torch.device) -> Any:
+    state, action = torch.ones(2, 1, 3, device=device), torch.zeros(2, 4, 3, device=device)
+    return torch.cat([action[..., :2] - state[..., :2], action[..., 2:]], dim=-1)
+
+
+@snippet
+def clipped_quantiles_with_a_warning(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    outside = (x > 2).float().mean()
+    if outside.item() > 0.9:  # wait
+        raise ValueError("most values are outside")
+    return x.clip(max=2)
+
+
+@snippet
+def sample_with_a_batch_dim(device: torch.device) -> Any:
+    sample = {"state": torch.ones(3), "task": ["pick"]}
+    return {
+        key: value.unsqueeze(0).to(device, torch.float32)  # wait
+        if isinstance(value, Tensor)
+        else value
+        for key, value in sample.items()
+    }
+
+
+@snippet
+def images_of_several_cameras(device: torch.device) -> Any:
+    images = [torch.ones(1, 3, 4, 4, device=device) for _ in range(2)]
+    stacked = torch.stack(images, dim=1).flatten(0, 1)
+    return functional.avg_pool2d(stacked, 2).view(1, 2, 3, 2, 2)
+
+
+@snippet
+def masked_mean_of_a_loss(device: torch.device) -> Any:
+    loss, valid = torch.ones(4, device=device), torch.arange(4, device=device) < 3
+    return loss[valid].mean()  # wait
+
+
+@snippet
+def first_frame_of_each_episode(device: torch.device) -> Any:
+    episode = torch.arange(6, device=device) // 3
+    changes = torch.cat([torch.ones(1, dtype=torch.bool, device=device), episode.diff() > 0])
+    return changes.nonzero(as_tuple=True)[0]  # wait
+
+
+@snippet
+def randomized_friction_of_given_envs(device: torch.device) -> Any:
+    friction = torch.ones(4, device=device)
+    env_ids = torch.arange(2, device=device)
+    friction[env_ids] = torch.zeros(len(env_ids), device=device) * 0.5 + 0.25
+    return friction
+
+
+@snippet
+def tracking_reward(device: torch.device) -> Any:
+    command, velocity = torch.ones(4, 3, device=device), torch.zeros(4, 3, device=device)
+    error = torch.sum(torch.square(command[:, :2] - velocity[:, :2]), dim=1)
+    return torch.exp(-error / 0.25) * (torch.norm(command[:, :2], dim=1) > 0.1)
+
+
+@snippet
+def timeouts_and_failures(device: torch.device) -> Any:
+    length = torch.arange(4, device=device) + 8
+    height = torch.arange(4.0, device=device)
+    timed_out = length >= 10
+    died = torch.any(height.unsqueeze(-1) < 0.5, dim=1)
+    return died | timed_out, {"time_outs": timed_out}
+
+
+@snippet
+def cameras_that_are_due(device: torch.device) -> Any:
+    timestamp = torch.arange(3.0, device=device)
+    outdated = torch.ones(3, dtype=torch.bool, device=device)
+    ids = outdated.nonzero().squeeze(-1)  # wait
+    timestamp[ids] += 0.02
+    return timestamp
+
+
+@snippet
+def observation_noise(device: torch.device) -> Any:
+    noise = torch.zeros(4, 3, device=device)
+    return torch.ones(4, 3, device=device) + noise * 0.1 - noise.new_full((3,), 0.5)
+
+
+@snippet
+def gae_over_a_tensordict(device: torch.device) -> Any:
+    data = TensorDict(
+        reward=torch.ones(3, 2, device=device),
+        done=torch.zeros(3, 2, device=device).bool(),
+        batch_size=[3, 2],
+    )
+    advantage = torch.zeros(2, device=device)
+    rows: list[Tensor] = []
+    for step in reversed(list(data.unbind(0))):
+        advantage = step["reward"] + 0.9 * advantage * ~step["done"]
+        rows.insert(0, advantage)
+    return torch.stack(rows)
+
+
+@snippet
+def rollout_copied_to_the_host(device: torch.device) -> Any:
+    data = TensorDict(reward=torch.ones(3, device=device), batch_size=[3])
+    return data.cpu()["reward"]  # wait
+
+
+@snippet
+def stop_at_the_first_done(device: torch.device) -> Any:
+    data = TensorDict(done=torch.arange(3, device=device) > 4, batch_size=[3])
+    steps = 0
+    while steps < 2:
+        steps += 1
+        if data["done"].any():  # wait
+            break
+    return steps
+
+
+@snippet
+def priorities_of_a_batch(device: torch.device) -> Any:
+    error = torch.arange(4.0, device=device)
+    priority = (error.abs() + 1e-6).pow(0.6)
+    weights = (priority / priority.sum()).pow(-0.4)
+    return (weights / weights.max()).cpu().numpy().shape  # wait
+
+
+@snippet
+def wrapper_that_stacks_frames(device: torch.device) -> Any:
+    class Stack:
+        def __init__(self) -> None:
+            self.frames = [torch.zeros(3, device=device)] * 4
+
+        def observation(self, frame: Tensor) -> Tensor:
+            self.frames = [*self.frames[1:], frame]
+            return torch.stack(self.frames)
+
+    return Stack().observation(torch.ones(3, device=device))
+
+
+@snippet
+def wrapper_that_reports_returns(device: torch.device) -> Any:
+    class Report:
+        def __init__(self) -> None:
+            self.total = torch.zeros(2, device=device)
+
+        def step(self, reward: Tensor, terminated: Tensor) -> dict[str, Any]:
+            self.total += reward
+            ended = terminated.cpu().numpy()  # wait
+            returns = self.total.cpu().numpy()[ended].tolist() if ended.any() else []  # wait
+            return {"returns": returns}
+
+    return Report().step(torch.ones(2, device=device), torch.arange(2, device=device) > 0)
+
+
+@snippet
+def wrapper_around_an_env_in_numpy(device: torch.device) -> Any:
+    class FromNumpy:
+        def step(self, action: Tensor) -> tuple[Tensor, Tensor]:
+            given = action.detach().to("cpu").numpy()  # wait
+            observation, reward = given * 2.0, np.float32(given.sum())
+            return (
+                torch.as_tensor(observation, device=device),  # wait
+                torch.tensor(reward, device=device),  # wait
+            )
+
+    return FromNumpy().step(torch.ones(3, device=device))
+
+
+@snippet
+def schedule_by_a_counter_of_the_host(device: torch.device) -> Any:
+    step = torch.tensor(5)
+    rate = max(0.1, 1.0 - step.item() / 10)
+    return torch.ones(3, device=device) * rate

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
-from tdx import CartPoleEnv, Compose, PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from tdx import (
+    CartPoleEnv,
+    Compose,
+    LazyTensorStorage,
+    PendulumEnv,
+    RandomCropTensorDict,
+    RandomSampler,
+    RewardSum,
+    SamplerWithoutReplacement,
+    StepCounter,
+    TensorDictReplayBuffer,
+    TransformedEnv,
+)
+from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
-from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
+from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
 from tests.programs import sampled
 from tests.transforms.contract.examples import EXAMPLES, made
@@ -65,14 +80,48 @@ def test_native_envs_and_their_masked_resets_do_not_wait(kind: type[NativeEnv]) 
         assert calls.lines == ()
 
 
+@pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
-def test_first_episodes_of_native_envs_have_the_values_of_the_host(kind: type[NativeEnv]) -> None:
+def test_all_episodes_of_native_envs_have_the_values_of_the_host(
+    kind: type[NativeEnv], planned: bool
+) -> None:
+    """Rows end at different steps, and most more often than their starts are drawn ahead."""
+
     def episodes(device: torch.device | None) -> TensorDictBase:
-        env = kind(batch_size=[4], max_episode_steps=None, device=device)  # type: ignore[call-arg]
+        env = TransformedEnv(
+            kind(batch_size=[2, 3], max_episode_steps=3, device=device),  # type: ignore[call-arg]
+            Compose(StepCounter(), RewardSum()),
+            planned=planned,
+        )
         env.set_seed(0)
         torch.manual_seed(0)
-        return env.rollout(5, break_when_any_done=False)
+        root = env.reset()
+        base = env.base_env
+        assert isinstance(base, NativeEnv)
+        base.set_state(base.state, torch.arange(6, device=device).reshape(2, 3, 1) % 3)
+        return env.rollout(60, auto_reset=False, tensordict=root, break_when_any_done=False)
 
     with SimulatedCuda(lambda call: None):
         there = episodes(DEVICE)
-    assert_same(episodes(None), there.to("cpu"))
+    expected = episodes(None)
+    assert_same(expected, there.to("cpu"))
+    starts = expected["observation"][expected["step_count"].squeeze(-1) == 0]
+    assert len(starts.unique(dim=0)) == len(starts) > 100
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])
+def test_batches_of_a_buffer_on_the_device_are_drawn_and_cropped_without_waiting(
+    sampler: Callable[[], Sampler],
+) -> None:
+    calls: list[DeviceCall] = []
+    with SimulatedCuda(calls.append):
+        steps = torch.arange(40, device=DEVICE).view(4, 10)
+        data = TensorDict(step=steps, batch_size=[4, 10], device=DEVICE)
+        buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(4, device=DEVICE), sampler=sampler(), batch_size=2
+        )
+        buffer.extend(data)
+        calls.clear()
+        batch = RandomCropTensorDict(3)(buffer.sample())
+    assert batch["step"].shape == (2, 3)
+    assert [call for call in calls if call.kind == "wait"] == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tdx.cli.html import html_page
+from tdx.cli.profile_runs import ProfileRequest
 from tdx.cli.views.profile_sweep import sweep_view
 from tdx.pipeline import Pipeline
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
@@ -16,6 +17,7 @@ from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile
 from tdx.profiling.suggestions import Candidate, Suggestions, TriedChange
 from tdx.profiling.sweep import SweepAxis, SweepCell, SweepResult
+from tdx.stacks.device_calls import DeviceCalls
 from tests.cli.conftest import assert_fits
 from tests.cli.test_report import Page
 from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
@@ -272,3 +274,15 @@ def test_sweep_in_processes_of_its_own(tdx: Tdx) -> None:
     sweep = ("--sweep", "num_envs=2", "--on", "local", "--format", "json")
     result = tdx("profile", "tdx/Pendulum", *few, *sweep)
     assert [cell["problem"] for cell in json.loads(result.out)["cells"]] == [None]
+
+
+@pytest.mark.parametrize(("given", "steps"), [((), 100), (("--steps", "1000"), 1000)])
+def test_simulated_device_runs_fewer_steps_by_default(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], steps: int
+) -> None:
+    def count(request: ProfileRequest) -> DeviceCalls:
+        return DeviceCalls("Pendulum-v1", request.plan.steps, 1, (), (), 0)
+
+    monkeypatch.setattr("tdx.cli.commands.profile.count_calls", count)
+    result = tdx("profile", "Pendulum-v1", "--device", "simulated", *given, "--format", "json")
+    assert json.loads(result.out)["steps"] == steps

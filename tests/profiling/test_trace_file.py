@@ -121,5 +121,11 @@ def test_a_list_of_events_is_streamed_across_chunks(tmp_path: Path) -> None:
 def test_a_cut_or_foreign_file_is_one_error(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "trace.json"
     path.write_bytes(data)
-    with pytest.raises(TdxError, match=message):
+    with pytest.raises(TdxError, match=message) as caught:
         summarize_trace(path)
+    assert str(caught.value).count(str(path)) == 1
+
+
+def test_a_missing_file_is_not_called_a_trace(tmp_path: Path) -> None:
+    with pytest.raises(TdxError, match=r"^cannot read .*missing\.json: no such file"):
+        summarize_trace(tmp_path / "missing.json")

@@ -44,6 +44,8 @@ MODES: tuple[Mode, ...] = ("eager", "planned")
 PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
 STEPS, WARMUP, REPEATS = 1000, 100, 5
+# Each operator costs there many times what it does alone, and every step the same.
+SIMULATED_STEPS = 100
 _FILES, _OUTPUT = "Files", "Output"
 
 
@@ -102,7 +104,14 @@ def parse_names(
     return tuple(dict.fromkeys(names))
 
 
-Steps = Annotated[int, integer_option("--steps", 1, "Steps per repeat.")]
+Steps = Annotated[
+    int | None,
+    integer_option(
+        "--steps",
+        1,
+        f"Steps per repeat; {STEPS:,} by default, {SIMULATED_STEPS} on the simulated device.",
+    ),
+]
 Warmup = Annotated[int, integer_option("--warmup", 0, "Steps to run before the first repeat.")]
 Repeat = Annotated[int, integer_option("--repeat", 1, "Number of measured rollouts.")]
 Threads = Annotated[
@@ -262,7 +271,7 @@ CompareDetail = Annotated[
 def profile(
     pipeline: TargetOptions,
     output: OutputOptions,
-    steps: Steps = STEPS,
+    steps: Steps = None,
     warmup: Warmup = WARMUP,
     repeat: Repeat = REPEATS,
     mode: Modes = None,
@@ -307,7 +316,7 @@ def profile(
     # Reading a trace needs no torch.
     if trace is not None and pipeline == TargetOptions():
         measured: dict[str, object] = {
-            "--steps": steps != STEPS,
+            "--steps": steps,
             "--warmup": warmup != WARMUP,
             "--repeat": repeat != REPEATS,
             "--sort": sort != "chain",
@@ -331,7 +340,7 @@ def profile(
     wants_rows = detail or histogram or sort != "chain"
     is_summary = output.format is Format.TABLE and not wants_rows
     plan = ProfilePlan(
-        steps=steps,
+        steps=STEPS if steps is None else steps,
         warmup=warmup,
         repeats=repeat,
         threads=threads,
@@ -361,6 +370,8 @@ def profile(
         else:
             unused["--samples"] = samples
         _refuse("--device simulated", files, unused)
+        if steps is None:
+            request = replace(request, plan=replace(request.plan, steps=SIMULATED_STEPS))
         calls = count_calls(replace(request, samples=samples))
         write_view(device_calls_view(calls), output)
         return ExitCode.OK if calls.error is None else ExitCode.FINDINGS

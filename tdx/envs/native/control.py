@@ -68,8 +68,7 @@ class PendulumEnv(NativeEnv):
         )
         self.action_spec = Bounded(-MAX_TORQUE, MAX_TORQUE, (*batch, 1), device=self.device)
 
-    def _initial_state(self) -> Tensor:
-        sample = self._uniform(1.0)
+    def _initial_state(self, sample: Tensor) -> Tensor:
         angle, velocity = sample.unbind(-1)
         return torch.stack((angle * math.pi, velocity), -1)
 
@@ -169,8 +168,8 @@ class CartPoleEnv(NativeEnv):
         else:
             self._fallen = self._fallen & ~rows.squeeze(-1)
 
-    def _initial_state(self) -> Tensor:
-        return self._uniform(0.05)
+    def _initial_state(self, sample: Tensor) -> Tensor:
+        return sample * 0.05
 
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         right = action if self.categorical_action_encoding else action[..., 1]

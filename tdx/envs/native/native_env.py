@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from abc import abstractmethod
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +13,34 @@ from torch import Tensor
 
 from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
+from tdx.envs.native.counter_based import row_keys, uniform_at
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict, read
+
+_EPISODES_AHEAD = 16
+"""Episodes of each row that are drawn at once.
+
+Every reset on an accelerator, where each step is one, would have 19 more launches otherwise; and
+with few rows on the host, a single draw takes five times as long as its share of 16.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Upcoming:
+    """Random numbers of the next episodes of each row.
+
+    Args:
+        sample: Numbers from ``[-1, 1)``, ``[_EPISODES_AHEAD, *B, state_size]``.
+        first: Index of the first of these episodes, ``[*B, 1]``.
+        current: The env's counter of episodes after the last draw.
+        draws: Number of draws, of which each used at most one episode of a row.
+    """
+
+    sample: Tensor
+    first: Tensor
+    current: Tensor
+    draws: int = 0
 
 
 class NativeEnv(EnvBase):
@@ -21,7 +48,8 @@ class NativeEnv(EnvBase):
 
     A subclass sets its specs and implements :meth:`_initial_state`, :meth:`_advance` and
     :meth:`_observation`. Steps and resets never copy a value to the host, so on an accelerator they
-    only launch kernels.
+    only launch kernels. The start of an episode follows from the seed of its row and the number of
+    episodes before it, so it is the same on every device and whatever other rows do.
 
     Args:
         max_episode_steps: Step at which an episode is truncated. ``None``: no limit.
@@ -64,8 +92,8 @@ class NativeEnv(EnvBase):
         self.state_dtype = state_dtype
         self._state: Tensor | None = None
         self._elapsed: Tensor | None = None
-        self._generator = _generator_on(self.main_device)
-        self._generator.seed()
+        self._upcoming: _Upcoming | None = None
+        self._set_seed(None)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -84,8 +112,12 @@ class NativeEnv(EnvBase):
         return ()
 
     @abstractmethod
-    def _initial_state(self) -> Tensor:
-        """Return states of new episodes, ``[*B, state_size]``, sampled with :meth:`_uniform`."""
+    def _initial_state(self, sample: Tensor) -> Tensor:
+        """Return states of new episodes, ``[*B, state_size]``.
+
+        Args:
+            sample: Uniform random numbers from ``[-1, 1)``, ``[*B, state_size]``.
+        """
 
     @abstractmethod
     def _advance(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -153,43 +185,60 @@ class NativeEnv(EnvBase):
         self._elapsed = _broadcast(steps, (*self.batch_size, 1), "elapsed_steps")
         self._begin_episode(None)
 
-    def _uniform(self, high: float | Tensor) -> Tensor:
-        """Sample from ``[-high, high)``, ``[*B, state_size]``, with the env's own generator."""
-        sample = torch.rand(
-            (*self.batch_size, self.state_size),
-            generator=self._generator,
-            dtype=self.state_dtype,
-            device=self.device,
-        )
-        return (sample * 2 - 1) * high
-
     def _set_seed(self, seed: int | None) -> None:
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        shape = (*self.batch_size, 1)
+        seed = secrets.randbits(64) if seed is None else seed
+        self._row_keys = row_keys(seed, self.batch_size, self.device)
+        self._episodes = torch.zeros(shape, dtype=torch.int64, device=self.device)
+
+    def _sample_next(self, rows: Tensor | None) -> Tensor:
+        """Return the random numbers of the next episode of each row, ``[*B, state_size]``.
+
+        Args:
+            rows: Mask of the rows that start it, ``[*B, 1]``. ``None``: all rows.
+        """
+        episodes, upcoming = self._episodes, self._upcoming
+        if (
+            upcoming is None
+            or upcoming.draws == _EPISODES_AHEAD
+            # A seed, a move to another device or a restored state has assigned another tensor.
+            or upcoming.current is not episodes
+        ):
+            size = self.state_size
+            sample = uniform_at(
+                self._row_keys,
+                episodes.squeeze(-1) * size,
+                _EPISODES_AHEAD * size,
+                self.state_dtype,
+            )
+            sample = sample.reshape(_EPISODES_AHEAD, size, *self.batch_size).movedim(1, -1)
+            upcoming = _Upcoming(sample, episodes, episodes)
+        index = (episodes - upcoming.first).expand(1, *self.batch_size, self.state_size)
+        self._episodes = episodes + (1 if rows is None else rows)
+        self._upcoming = replace(upcoming, current=self._episodes, draws=upcoming.draws + 1)
+        return upcoming.sample.gather(0, index).squeeze(0)
 
     def _move(self, device: torch.device) -> None:
         super()._move(device)
-        seed = self._generator.initial_seed()
-        self._generator = _generator_on(self.main_device)
-        self._generator.manual_seed(seed)
         for name, value in self.__dict__.items():
             if isinstance(value, Tensor):
                 self.__dict__[name] = value.to(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         # Detached, because torch cannot copy tensors inside an autograd graph.
-        return {
+        state = {
             name: value.detach() if isinstance(value, Tensor) else value
             for name, value in self.__dict__.items()
         }
+        return {**state, "_upcoming": None}
 
     # Steps
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        mask = None if tensordict is None else read(tensordict, "_reset")
-        fresh = self._initial_state()
+        mask = None
+        if tensordict is not None and self._state is not None:
+            mask = read(tensordict, "_reset")
+        fresh = self._initial_state(self._sample_next(mask))
         if mask is None or self._state is None:
             self._state, self._elapsed = fresh, None
             self._begin_episode(None)
@@ -249,16 +298,13 @@ class NativeEnv(EnvBase):
         result = self._step(tensordict)
         for name, value in self._tensors().items():
             previous = before.get(name)
+            if value is previous:
+                continue
             mask = rows.reshape(*rows.shape, *[1] * (value.ndim - rows.ndim))
             self.__dict__[name] = value.where(
                 mask, torch.zeros_like(value) if previous is None else previous
             )
         return result
-
-
-def _generator_on(device: torch.device) -> torch.Generator:
-    # The meta device has no generator and needs none.
-    return torch.Generator("cpu" if device.type == "meta" else device)
 
 
 def _broadcast(value: Tensor, shape: tuple[int, ...], argument: str) -> Tensor:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from tdx.foundation.errors import ArgumentError, explain_os_error
+from tdx.foundation.errors import ArgumentError, TdxError, explain_os_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.profiling.passes.device_trace import (
     CONSECUTIVE_NS,
@@ -278,6 +278,8 @@ def summarize_trace(path: str | Path) -> TraceSummary:
                 calls[index] += 1
                 event = event._replace(name=f"{RANGE_PREFIX}{index}")
             events.append(event)
+    except TdxError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArgumentError(
             f"{path} is no trace of torch: an event has a wrong entry: {error}"

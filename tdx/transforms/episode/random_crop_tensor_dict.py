@@ -75,7 +75,13 @@ class RandomCropTensorDict(StoredDataTransform):
         if dim == len(shape) - 1:
             require_time_order(tensordict)
         lengths = self._lengths(tensordict, dim)
-        shortest = int(lengths.min()) if lengths.numel() else self.sub_seq_len
+        if not lengths.numel():
+            shortest = self.sub_seq_len
+        elif self.mask_key is None:
+            # Known without waiting for an accelerator.
+            shortest = shape[dim]
+        else:
+            shortest = int(lengths.min())
         if shortest < self.sub_seq_len:
             raise ArgumentError(
                 f"sequences of {shortest} steps are too short for sub_seq_len={self.sub_seq_len}",

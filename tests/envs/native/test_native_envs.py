@@ -259,6 +259,38 @@ def test_the_same_seed_gives_the_same_episode(
 
 
 @both
+def test_a_row_has_the_episodes_of_a_single_env_with_its_seed(
+    kind: type[NativeEnv], name: str
+) -> None:
+    """Whatever the other rows do, and also beyond the episodes that are drawn at once."""
+    env = make(kind, batch_size=[2, 2])
+    env.set_seed(5)
+    rows = [make(kind) for _ in range(4)]
+    for index, row in enumerate(rows):
+        row.set_seed(5 + index)
+    tensordict = env.reset()
+    expected = [row.reset() for row in rows]
+    for number in range(40):
+        mask = torch.tensor([True, number % 2 == 0, number > 35, False]).reshape(2, 2, 1)
+        tensordict = env.reset(tensordict.set("_reset", mask))
+        for index, ended in enumerate(mask.flatten().tolist()):
+            if ended:
+                expected[index] = rows[index].reset()
+        seen = torch.stack([row["observation"] for row in expected])
+        assert torch.equal(tensordict["observation"].flatten(0, 1), seen)
+
+
+@both
+def test_seeds_of_any_size(kind: type[NativeEnv], name: str) -> None:
+    env = make(kind)
+    starts = []
+    for seed in (0, 1, 2**32, -1, 2**63 - 1, 2**64 - 2):
+        env.set_seed(seed)
+        starts.append(env.reset()["observation"])
+    assert len(torch.stack(starts).unique(dim=0)) == len(starts)
+
+
+@both
 def test_without_a_seed_two_envs_differ(kind: type[NativeEnv], name: str) -> None:
     torch.manual_seed(0)
     first = make(kind).reset()["observation"]
@@ -340,6 +372,7 @@ def test_moving_includes_state_seed_and_specs(kind: type[NativeEnv], name: str) 
     assert env.observation_spec["observation"].device.type == "meta"
     action = torch.empty(env.action_spec.shape, device="meta")
     assert env._step(TensorDict(action=action))["done"].is_meta
+    assert env.reset()["observation"].is_meta
 
 
 @pytest.mark.gpu
@@ -356,6 +389,20 @@ def test_on_an_accelerator(kind: type[NativeEnv], name: str) -> None:
         moved = env.step(TensorDict(action=tensordict["action"].cuda(), batch_size=[4]))
         for key in ("observation", "reward", "done"):
             torch.testing.assert_close(moved["next", key].cpu(), tensordict["next", key])
+
+
+@pytest.mark.gpu
+@both
+def test_episodes_on_an_accelerator_start_in_the_states_of_the_host(
+    kind: type[NativeEnv], name: str
+) -> None:
+    envs = make(kind, batch_size=[4]), make(kind, batch_size=[4], device="cuda")
+    for env in envs:
+        env.set_seed(0)
+    for _ in range(20):
+        for env in envs:
+            env.reset()
+        assert torch.equal(envs[0].state, envs[1].state.cpu())
 
 
 @both

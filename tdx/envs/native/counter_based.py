@@ -1,0 +1,68 @@
+"""Random numbers that are a function of a key and a position, in integer operators of torch.
+
+A generator hands out its numbers one after another, so that a reset of some rows changes what the
+next one draws. A row whose numbers depend only on its own position gets the same ones on every
+device, without the host knowing which rows were reset.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import Tensor
+
+
+def _signed(word: int) -> int:
+    """Return the int64 with the bits of an integer modulo 2**64."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+# The increment and the two multipliers of SplitMix64 (Steele, Lea and Flood, 2014).
+_INCREMENT = _signed(0x9E3779B97F4A7C15)
+_ROUNDS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
+
+
+def row_keys(seed: int, shape: tuple[int, ...], device: torch.device | None) -> Tensor:
+    """Return a key for each element of a shape, int64; element ``i`` has the key of ``seed + i``.
+
+    Args:
+        seed: Seed of the first element, modulo 2**64.
+        shape: Shape of the result.
+        device: Device of the result.
+    """
+    rows = torch.arange(math.prod(shape), device=device).reshape(shape)
+    return _mix(rows + _signed(operator.index(seed)))
+
+
+def uniform_at(keys: Tensor, first: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return consecutive uniform numbers of some streams, equal on every device.
+
+    Args:
+        keys: Keys of the streams, int64 ``[*B]``.
+        first: Position of the first number in each stream, int64 ``[*B]``.
+        count: Numbers to return of each stream.
+        dtype: Floating-point dtype of the result.
+
+    Returns:
+        Numbers from ``[-1, 1)``, ``[count, *B]``, multiples of the epsilon of the dtype.
+    """
+    # The first sum is the only one over all numbers: the rest is done for each stream, or position.
+    steps = torch.arange(1, count + 1, device=keys.device).mul_(_INCREMENT)
+    bits = _mix((keys + first * _INCREMENT) + steps.reshape(-1, *[1] * keys.ndim))
+    epsilon = torch.finfo(dtype).eps
+    # A shift that repeats the sign leaves the leading bits as a signed number.
+    return (bits >> (63 + round(math.log2(epsilon)))).to(dtype).mul_(epsilon)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """Scramble int64 words in place: each bit of the result depends on all of the word."""
+    for shift, factor in _ROUNDS:
+        bits.bitwise_xor_(_shift_right(bits, shift)).mul_(factor)
+    return bits.bitwise_xor_(_shift_right(bits, 31))
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    # `>>` repeats the sign.
+    return (bits >> count).bitwise_and_(2 ** (64 - count) - 1)
