@@ -40,9 +40,6 @@ class Backend(ABC):
     name: ClassVar[str]
     """Name in ``--to``."""
 
-    title: ClassVar[str]
-    """Description."""
-
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that have to be importable for an export."""
 
@@ -59,11 +56,7 @@ class Backend(ABC):
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """Return the files by name.
-
-        Args:
-            chain: Chain whose operators :meth:`check` has accepted.
-        """
+        """Return the files of a chain by name."""
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """Return the bound of each operator of a chain.

@@ -61,7 +61,6 @@ class OnnxBackend(Backend):
     """Each function as ``NAME.onnx``."""
 
     name = "onnx"
-    title = "ONNX files"
     packages = ("onnx", "onnxscript", "onnxruntime")
     extra = "onnx"
 
