@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import window_sizes
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -185,13 +184,14 @@ def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, st
     }
     terms = [entry for entry in function.outputs if entry.is_observation]
     if function.name == "step" and terms:
-        windows = window_sizes(function)
-        frames = [windows.get(entry.key.removeprefix("next."), 0) for entry in terms]
+        windows = [entry.key for entry in function.inputs if entry.is_window]
+        frames = [windows.count(entry.key.removeprefix("next.")) for entry in terms]
         metadata["observation_names"] = ",".join(entry.name for entry in terms)
         metadata["observation_terms_scale"] = ",".join(_scale(chain, "step", e.name) for e in terms)
-        # mjlab writes 0 for a term without history.
+        # Of a term without history, mjlab writes 0, and exporters for Isaac Lab write 1.
         history = ",".join(str(count and count + 1) for count in frames)
         metadata["observation_terms_history_length"] = history
+        metadata["observation_history_lengths"] = ",".join(str(count + 1) for count in frames)
     if function.name == "act" and len(function.outputs) == 1:
         metadata["action_scale"] = _scale(chain, "act", function.outputs[0].name)
     return metadata
