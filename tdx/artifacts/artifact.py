@@ -22,9 +22,8 @@ from tdx.artifacts.functions import (
     ArtifactEntry,
     ChainFunctions,
     chain_functions,
-    operators_behind,
 )
-from tdx.artifacts.vectors import as_arrays
+from tdx.artifacts.vectors import EPISODES, as_arrays
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
@@ -55,33 +54,6 @@ _MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class ArtifactFile(Result):
-    """A file of an artifact.
-
-    Args:
-        name: Its name.
-        size: Its size in bytes.
-    """
-
-    name: str
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorBound(Result):
-    """How exact an operator of an artifact is.
-
-    Args:
-        operator: Such as ``aten.add.Tensor``.
-        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
-            as torch on a CPU.
-    """
-
-    operator: str
-    bound: float
-
-
-@dataclass(frozen=True, slots=True)
 class Artifact(Result):
     """An exported chain.
 
@@ -94,8 +66,9 @@ class Artifact(Result):
         unchanged: Rewards and done flags that the chain passes on as they are.
         functions: Names of the functions.
         state: Names of the tensors that are carried from one call to the next.
-        files: Its files.
-        bounds: Bounds of its operators.
+        files: Size of each file in bytes.
+        bounds: Largest difference of each operator, such as ``aten.add.Tensor``, relative to the
+            largest magnitude in a tensor; 0: the same bits as torch on a CPU.
         calls: Number of reference calls.
         verified: True if the files were run on the reference vectors.
         note: Why they were not.
@@ -109,8 +82,8 @@ class Artifact(Result):
     unchanged: tuple[str, ...]
     functions: tuple[str, ...]
     state: tuple[str, ...]
-    files: tuple[ArtifactFile, ...]
-    bounds: tuple[OperatorBound, ...]
+    files: Mapping[str, int]
+    bounds: Mapping[str, float]
     calls: int
     verified: bool
     note: str | None = None
@@ -226,8 +199,8 @@ def write_artifact(
         chain.unchanged,
         tuple(function.name for function in chain.functions),
         tuple(chain.initial),
-        tuple(ArtifactFile(file, len(content)) for file, content in files.items()),
-        tuple(OperatorBound(*item) for item in operators.items()),
+        {file: len(content) for file, content in files.items()},
+        operators,
         len(chain.calls),
         note is None,
         note,
@@ -390,16 +363,27 @@ def output_bounds(
     An output that depends on state that such an operator writes accumulates its error, so its sum
     counts once for each step of the longest reference episode.
     """
-    from tdx.artifacts.vectors import EPISODES
-
-    bounds: dict[str, dict[str, float]] = {}
+    own: dict[tuple[str, str], float] = {}
+    reads: dict[tuple[str, str], set[str]] = {}
+    written: dict[str, float] = dict.fromkeys(chain.initial, 0.0)
+    """Bound of what one call of each function adds to a state, by the state."""
     for function in chain.functions:
-        bounds[function.name] = {}
         for entry in function.outputs:
-            direct, carried = operators_behind(chain, function, entry.name)
-            through_state = sum(operators[operator] for operator in carried)
-            own = sum(operators[operator] for operator in direct)
-            bounds[function.name][entry.name] = own + through_state * max(EPISODES)
+            names, inputs = function.behind(entry.name)
+            own[function.name, entry.name] = sum(operators[name] for name in names)
+            reads[function.name, entry.name] = inputs & {*chain.initial}
+            if entry.is_state:
+                written[entry.name] += own[function.name, entry.name]
+    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
+    for (function_name, output), states in reads.items():
+        while more := {
+            read for (_, name), held in reads.items() if name in states for read in held
+        }:
+            if more <= states:
+                break
+            states |= more
+        carried = sum(written[state] for state in states)
+        bounds[function_name][output] = own[function_name, output] + carried * max(EPISODES)
     return bounds
 
 

@@ -90,6 +90,15 @@ class ExportedFunction:
     inputs: tuple[ArtifactEntry, ...]
     outputs: tuple[ArtifactEntry, ...]
 
+    def behind(self, output: str) -> tuple[list[str], set[str]]:
+        """Return the operators that an output depends on, and the names of the inputs."""
+        place = [entry.name for entry in self.outputs].index(output)
+        nodes = _ancestors(_outputs(self.program.graph)[place])
+        held = dict(constants(self.program))
+        given = [node for node in _placeholders(self.program.graph) if node.name not in held]
+        inputs = {e.name for e, node in zip(self.inputs, given, strict=True) if node in nodes}
+        return [str(node.target) for node in nodes if node.op == "call_function"], inputs
+
     def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """Return a function that runs the graph by torch, on inputs by name; others are ignored."""
         # Not `program.module()`, which takes five times as long to check its inputs.
@@ -546,7 +555,7 @@ class _Chain:
         names = dict(zip(_placeholders(traced.graph), inputs, strict=True))
         depends = {}
         for name, source in zip(outputs, _outputs(traced.graph), strict=True):
-            read = {names[node] for node in _ancestors([source]) if node in names}
+            read = {names[node] for node in _ancestors(source) if node in names}
             while str(source.target) == "aten.clone.default":
                 source = source.all_input_nodes[0]
             depends[name] = _Dependency(read, names.get(source))
@@ -711,8 +720,9 @@ def _placeholders(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.op == "placeholder"]
 
 
-def _ancestors(nodes: list[Node]) -> set[Node]:
-    pending, seen = list(nodes), set()
+def _ancestors(last: Node) -> set[Node]:
+    """Return a node and all nodes that it depends on."""
+    pending, seen = [last], set[Node]()
     while pending:
         node = pending.pop()
         if node not in seen:
@@ -759,37 +769,3 @@ def _identifier(parts: Sequence[str]) -> str:
     name = re.sub(r"\W+", "_", "_".join(parts), flags=re.ASCII).strip("_")
     name = re.sub(r"__+", "_", name)
     return f"entry_{name}" if not name or not name[0].isalpha() or keyword.iskeyword(name) else name
-
-
-def operators_behind(
-    chain: ChainFunctions, function: ExportedFunction, output: str
-) -> tuple[list[str], list[str]]:
-    """Return the operators that an output depends on: in its own call, and in earlier ones.
-
-    Args:
-        chain: The chain.
-        function: A function of it.
-        output: Name of the output.
-    """
-
-    def walk(part: ExportedFunction, name: str) -> tuple[list[str], set[str]]:
-        place = [entry.name for entry in part.outputs].index(name)
-        seen = _ancestors([_outputs(part.program.graph)[place]])
-        held = dict(constants(part.program))
-        nodes = [node for node in _placeholders(part.program.graph) if node.name not in held]
-        inputs = zip(nodes, part.inputs, strict=True)
-        states = {entry.name for node, entry in inputs if entry.is_state and node in seen}
-        return [str(node.target) for node in seen if node.op == "call_function"], states
-
-    direct, pending = walk(function, output)
-    carried: list[str] = []
-    known: set[str] = set()
-    while pending - known:
-        state = min(pending - known)
-        known.add(state)
-        for part in chain.functions:
-            if part.name != "act" and state in {entry.name for entry in part.outputs}:
-                operators, more = walk(part, state)
-                carried += operators
-                pending |= more
-    return direct, carried
