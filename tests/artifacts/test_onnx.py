@@ -204,5 +204,7 @@ def test_metadata_has_names_order_scale_and_history(tmp_path: Any) -> None:
         ("observation", 4, (0.5, 0.25)),
         ("precise", 1, None),  # it has an offset as well
     ]
+    metadata = session((tmp_path / "chain" / "step.onnx").read_bytes()).get_modelmeta()
+    assert metadata.custom_metadata_map["observation_history_lengths"] == "1,1,4,1"
     metadata = session((tmp_path / "chain" / "act.onnx").read_bytes()).get_modelmeta()
     assert metadata.custom_metadata_map["action_scale"] == "1.5,1.75"
