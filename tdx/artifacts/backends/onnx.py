@@ -78,10 +78,9 @@ class OnnxBackend(Backend):
             held = dict(constants(function.program))
             infinite = set[Node]()  # what may be infinite, as an input may be
             for node in function.program.graph.nodes:
-                value = node.meta.get("val")
-                is_float = isinstance(value, Tensor) and value.is_floating_point()
-                is_input = node.op == "placeholder" and node.name not in held
-                if is_float and (is_input or not infinite.isdisjoint(node.all_input_nodes)):
+                inputs = node.all_input_nodes
+                is_given = node.op == "placeholder" and node.name not in held
+                if _dtype(node).is_floating_point and (is_given or not infinite.isdisjoint(inputs)):
                     infinite.add(node)
                 if node.kwargs.get("alpha", 1) != 1:
                     bounds[str(node.target)] = _FUSED
@@ -89,7 +88,7 @@ class OnnxBackend(Backend):
                     raise self.not_lowered(node, "of floats, which may be infinite")
                 numbers = [number for number in node.args if isinstance(number, float)]
                 is_rounded = any(float(np.float32(number)) != number for number in numbers)
-                is_double = is_float and value.dtype is torch.float64
+                is_double = torch.float64 in map(_dtype, inputs)
                 if is_double and is_rounded and node.target not in _REWRITES:
                     raise self.not_lowered(node, f"of float64 with {numbers}, rounded to float32")
         return bounds
@@ -101,6 +100,12 @@ class OnnxBackend(Backend):
             ChainError: torch's exporter cannot express an operator.
         """
         return {f"{part.name}.onnx": _export(chain, part) for part in chain.functions}
+
+
+def _dtype(node: Node) -> torch.dtype:
+    """Return the dtype of a node; of several results, that of a boolean."""
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, Tensor) else torch.bool
 
 
 def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
