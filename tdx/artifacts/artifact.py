@@ -54,6 +54,33 @@ _MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactFile(Result):
+    """A file of an artifact.
+
+    Args:
+        name: Its name.
+        size: Its size in bytes.
+    """
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBound(Result):
+    """How exact an operator of an artifact is.
+
+    Args:
+        operator: Such as ``aten.add.Tensor``.
+        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
+            as torch on a CPU.
+    """
+
+    operator: str
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class Artifact(Result):
     """An exported chain.
 
@@ -66,9 +93,8 @@ class Artifact(Result):
         unchanged: Rewards and done flags that the chain passes on as they are.
         functions: Names of the functions.
         state: Names of the tensors that are carried from one call to the next.
-        files: Size of each file in bytes.
-        bounds: Largest difference of each operator, such as ``aten.add.Tensor``, relative to the
-            largest magnitude in a tensor; 0: the same bits as torch on a CPU.
+        files: Its files.
+        bounds: Bounds of its operators.
         calls: Number of reference calls.
         verified: True if the files were run on the reference vectors.
         note: Why they were not.
@@ -82,8 +108,8 @@ class Artifact(Result):
     unchanged: tuple[str, ...]
     functions: tuple[str, ...]
     state: tuple[str, ...]
-    files: Mapping[str, int]
-    bounds: Mapping[str, float]
+    files: tuple[ArtifactFile, ...]
+    bounds: tuple[OperatorBound, ...]
     calls: int
     verified: bool
     note: str | None = None
@@ -199,8 +225,8 @@ def write_artifact(
         chain.unchanged,
         tuple(function.name for function in chain.functions),
         tuple(chain.initial),
-        {file: len(content) for file, content in files.items()},
-        operators,
+        tuple(ArtifactFile(file, len(content)) for file, content in files.items()),
+        tuple(OperatorBound(*item) for item in operators.items()),
         len(chain.calls),
         note is None,
         note,
@@ -376,12 +402,11 @@ def output_bounds(
                 written[entry.name] += own[function.name, entry.name]
     bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
     for (function_name, output), states in reads.items():
-        while more := {
-            read for (_, name), held in reads.items() if name in states for read in held
-        }:
-            if more <= states:
-                break
-            states |= more
+        pending = set(states)
+        while pending:
+            writers = [states_read for (_, name), states_read in reads.items() if name in pending]
+            pending = set().union(*writers) - states
+            states |= pending
         carried = sum(written[state] for state in states)
         bounds[function_name][output] = own[function_name, output] + carried * max(EPISODES)
     return bounds

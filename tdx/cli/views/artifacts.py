@@ -21,7 +21,7 @@ def artifact_view(result: Artifact) -> View:
     """
 
     def blocks() -> list[Block]:
-        inexact = [operator for operator, bound in result.bounds.items() if bound]
+        inexact = [item.operator for item in result.bounds if item.bound]
         facts = {
             "functions": ", ".join(result.functions),
             "state": ", ".join(result.state) or "none",
@@ -32,7 +32,7 @@ def artifact_view(result: Artifact) -> View:
         }
         if result.unchanged:
             facts["left out"] = f"{', '.join(result.unchanged)}: the chain does not change them"
-        rows = [[Cell(name, "name"), Cell(size_text(size))] for name, size in result.files.items()]
+        rows = [[Cell(file.name, "name"), Cell(size_text(file.size))] for file in result.files]
         calls = count_text(result.calls, "reference call")
         verdict = Paragraph([Cell("verified", "good"), Cell(f": {calls}")])
         if not result.verified:
