@@ -32,7 +32,8 @@ class Backend(ABC):
     - ``numpy``: ``chain.py`` has a Python function for each function, which takes the inputs and
       returns a tuple of the outputs, both in their order;
     - ``cpp``: ``verify.cpp`` includes the header, and has for each function
-      ``extern "C" void tdx_NAME(const void* const* inputs, void* const* outputs)``;
+      ``extern "C" void tdx_NAME(void* state, NAMEInput* input, NAMEOutput* output)``; the fields of
+      the structs are the entries in their order;
     - ``onnx``: ``NAME.onnx`` has inputs and outputs in their order;
     - ``pt2``: ``NAME.pt2`` as well.
     """

@@ -87,7 +87,9 @@ class OnnxBackend(Backend):
                 if node in infinite and "bicubic" in str(node.target):
                     raise self.not_lowered(node, "of floats, which may be infinite")
                 numbers = [number for number in node.args if isinstance(number, float)]
-                is_rounded = any(float(np.float32(number)) != number for number in numbers)
+                is_rounded = any(
+                    number - _rounded(number) for number in filter(math.isfinite, numbers)
+                )
                 is_double = torch.float64 in map(_dtype, inputs)
                 if is_double and is_rounded and node.target not in _REWRITES:
                     raise self.not_lowered(node, f"of float64 with {numbers}, rounded to float32")
@@ -160,11 +162,17 @@ def _sign(x: Tensor) -> Tensor:
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
+def _rounded(number: float) -> float:
+    """Return a number as a float32."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
 def _exact(number: float) -> Tensor:
     """Return a float64 as a sum of three numbers, which torch's exporter writes as float32."""
-    parts = [float(np.float32(number))]
+    parts = [_rounded(number)]
     if math.isfinite(number):
-        parts.append(float(np.float32(number - parts[0])))
+        parts.append(_rounded(number - parts[0]))
         parts.append(number - parts[0] - parts[1])
     first, *others = (torch.full((), part, dtype=torch.float64) for part in parts)
     return sum(others, first)
@@ -182,7 +190,9 @@ def _with_number(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 def _power(x: Tensor, exponent: Any) -> Any:
     """Multiply as torch does, with its bits."""
-    return x * x if exponent == 2 else x * x * x if exponent == 3 else NotImplemented
+    if exponent not in (2, 3) or not x.dtype.is_floating_point:
+        return NotImplemented
+    return x * x if exponent == 2 else x * x * x
 
 
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
