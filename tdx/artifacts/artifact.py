@@ -22,9 +22,8 @@ from tdx.artifacts.functions import (
     ArtifactEntry,
     ChainFunctions,
     chain_functions,
-    operators_behind,
 )
-from tdx.artifacts.vectors import as_arrays
+from tdx.artifacts.vectors import EPISODES, as_arrays
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
@@ -390,16 +389,26 @@ def output_bounds(
     An output that depends on state that such an operator writes accumulates its error, so its sum
     counts once for each step of the longest reference episode.
     """
-    from tdx.artifacts.vectors import EPISODES
-
-    bounds: dict[str, dict[str, float]] = {}
+    own: dict[tuple[str, str], float] = {}
+    reads: dict[tuple[str, str], set[str]] = {}
+    written: dict[str, float] = dict.fromkeys(chain.initial, 0.0)
+    """Bound of what one call of each function adds to a state, by the state."""
     for function in chain.functions:
-        bounds[function.name] = {}
         for entry in function.outputs:
-            direct, carried = operators_behind(chain, function, entry.name)
-            through_state = sum(operators[operator] for operator in carried)
-            own = sum(operators[operator] for operator in direct)
-            bounds[function.name][entry.name] = own + through_state * max(EPISODES)
+            names, inputs = function.behind(entry.name)
+            own[function.name, entry.name] = sum(operators[name] for name in names)
+            reads[function.name, entry.name] = inputs & {*chain.initial}
+            if entry.is_state:
+                written[entry.name] += own[function.name, entry.name]
+    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
+    for (function_name, output), states in reads.items():
+        pending = set(states)
+        while pending:
+            writers = [states_read for (_, name), states_read in reads.items() if name in pending]
+            pending = set().union(*writers) - states
+            states |= pending
+        carried = sum(written[state] for state in states)
+        bounds[function_name][output] = own[function_name, output] + carried * max(EPISODES)
     return bounds
 
 

@@ -20,11 +20,11 @@ import keyword
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -89,6 +89,15 @@ class ExportedFunction:
     program: torch.export.ExportedProgram
     inputs: tuple[ArtifactEntry, ...]
     outputs: tuple[ArtifactEntry, ...]
+
+    def behind(self, output: str) -> tuple[list[str], set[str]]:
+        """Return the operators that an output depends on, and the names of the inputs."""
+        place = [entry.name for entry in self.outputs].index(output)
+        nodes = _ancestors(_outputs(self.program.graph)[place])
+        held = dict(constants(self.program))
+        given = [node for node in _placeholders(self.program.graph) if node.name not in held]
+        inputs = {e.name for e, node in zip(self.inputs, given, strict=True) if node in nodes}
+        return [str(node.target) for node in nodes if node.op == "call_function"], inputs
 
     def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """Return a function that runs the graph by torch, on inputs by name; others are ignored."""
@@ -185,14 +194,13 @@ def _refused(index: int, stage: Transform, reason: str) -> ChainError:
 # State of the stages
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
+class _Slot(NamedTuple):
     """A tensor that a stage keeps: in a dict of its episode memory, or as a buffer."""
 
     stage: int
     attribute: str
-    key: NestedKey | None
-    position: int | None
+    key: NestedKey | None = None
+    position: int | None = None
 
     def load(self, stage: Transform, value: Tensor) -> None:
         if self.key is None:
@@ -204,8 +212,9 @@ class _Slot:
 
     def store(self, stage: Transform) -> Tensor:
         held: Any = getattr(stage, self.attribute)
-        held = held if self.key is None else held[self.key]
-        value: Tensor = held if self.position is None else held[self.position]
+        for part in (self.key, self.position):
+            held = held if part is None else held[part]
+        value: Tensor = held
         return value
 
 
@@ -215,16 +224,14 @@ def _memory_slots(stages: Sequence[Transform]) -> list[_Slot]:
     for index, stage in enumerate(stages):
         for attribute in stage.episode_memory:
             for key, held in getattr(stage, attribute).items():
-                if isinstance(held, Tensor):
-                    slots.append(_Slot(index, attribute, key, None))
-                    continue
-                slots += [_Slot(index, attribute, key, place) for place in range(len(held))]
+                places = [None] if isinstance(held, Tensor) else range(len(held))
+                slots += [_Slot(index, attribute, key, place) for place in places]
     return slots
 
 
 def _buffer_versions(stages: Sequence[Transform]) -> dict[_Slot, tuple[int, int]]:
     return {
-        _Slot(index, name, None, None): (id(value), value._version)
+        _Slot(index, name): (id(value), value._version)
         for index, stage in enumerate(stages)
         for name, value in stage.named_buffers(recurse=False)
     }
@@ -248,17 +255,32 @@ class _StageCall(nn.Module):
 class _Graph(nn.Module):
     """One function as a module of its inputs."""
 
-    def __init__(self, chain: _Chain, name: str, inputs: Sequence[str], outputs: Sequence[str]):
+    def __init__(self, chain: _Chain, part: str, inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
-        for call_name, call in chain.calls.items():
-            self.add_module(call_name, call)
+        for name, call in chain.calls.items():
+            self.add_module(name, call)
         self._run: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-        self._run = lambda values: chain.run(name, values, self)
+        # The calls are those of this module, so that nodes get their names.
+        self._run = lambda values: chain.run(
+            part, values, [getattr(self, name) for name in chain.calls]
+        )
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         results = self._run(dict(zip(self._inputs, values, strict=True)))
         return tuple(results[name] for name in self._outputs)
+
+
+class _Dependency(NamedTuple):
+    """What an output depends on, by name.
+
+    Args:
+        inputs: Inputs that are read for it.
+        source: Input that it is a copy of.
+    """
+
+    inputs: set[str]
+    source: str | None
 
 
 class _Chain:
@@ -274,223 +296,196 @@ class _Chain:
 
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
         self.stages = [_frozen(deepcopy(stage)) for stage in stages]
-        self._untraced = [_frozen(deepcopy(stage)) for stage in stages]
+        untraced = [_frozen(deepcopy(stage)) for stage in stages]
         self.calls = {
             f"stage_{index}_{type(stage).__name__}": _StageCall(stage)
             for index, stage in enumerate(self.stages)
         }
-        parts = base.output_spec
-        self._parts = {
-            normalize_key(key): part
-            for part in ("full_observation_spec", "full_reward_spec", "full_done_spec")
-            for key in parts[part].keys(True, True)
-        }
-        self._spec_of = {key: parts[part][key] for key, part in self._parts.items()}
-        self._examples: dict[str, dict[NestedKey, Tensor]] = {
-            "step": {key: _zero(parts[part][key]) for key, part in self._parts.items()},
-            "act": {},
-        }
-        self._examples["reset"] = {
-            key: value
-            for key, value in self._examples["step"].items()
-            if self._parts[key] != "full_reward_spec"
-        }
+        self.untraced = [*map(_StageCall, untraced)]
+        observations, rewards, flags = (
+            _leaf_specs(base.output_spec[f"full_{part}_spec"])
+            for part in ("observation", "reward", "done")
+        )
+        self.flags = [*rewards, *flags]
         specs = base.input_spec, base.output_spec
-        for index, (stage, other) in enumerate(zip(self.stages, self._untraced, strict=True)):
+        for index, (stage, other) in enumerate(zip(self.stages, untraced, strict=True)):
             with _named(index, stage):
                 other.transform_specs(*specs)
                 specs = stage.transform_specs(*specs)
-        actions = specs[0]["full_action_spec"]
-        for key in actions.keys(True, True):
-            self._examples["act"][normalize_key(key)] = _zero(actions[key])
-        self._policy_names = {
-            _identifier(["policy", *split_key(key)]): key for key in self._examples["act"]
+        self.specs = {
+            "reset": {**observations, **flags},
+            "step": {**observations, **rewards, **flags},
+            # A copy, as a mask in it changes with the stages.
+            "act": _leaf_specs(deepcopy(specs[0]["full_action_spec"])),
         }
-        self._env_actions = [
-            normalize_key(key) for key in base.input_spec["full_action_spec"].keys(True, True)
-        ]
-        self._actions = deepcopy(actions)  # a mask in it changes with the stages
-        for stage in (*self.stages, *self._untraced):
+        self.policy = {_identifier(["policy", *split_key(key)]): key for key in self.specs["act"]}
+        self.inputs: dict[str, dict[str, NestedKey]] = {"act": self.policy}
+        for part in ("reset", "step"):
+            self.inputs[part] = {
+                _identifier(["env", *split_key(key)]): key for key in self.specs[part]
+            }
+        self.inputs["step"] |= self.policy
+        self.outputs = {"act": _names(_leaf_specs(base.input_spec["full_action_spec"]))}
+        for stage in (*self.stages, *untraced):
             stage.__dict__.update({memory: {} for memory in stage.episode_memory})
+        self.slots: dict[str, _Slot] = {}
+        self.carried: dict[str, NestedKey] = {}
+        """Entries of the last call that a step may read."""
+        self.initial: dict[str, Tensor] = {}
         self._find_state()
 
     def _find_state(self) -> None:
         """Run each function once by torch, and record what the stages keep."""
+        zeros = {
+            part: {key: _zero(spec) for key, spec in specs.items()}
+            for part, specs in self.specs.items()
+        }
+        calls = [*self.calls.values()]
         versions = _buffer_versions(self.stages)
         initial = {slot: slot.store(self.stages[slot.stage]).clone() for slot in versions}
-        first = self._apply("reset", {}, self._examples["reset"], None)
-        root = _leaves(first)
+        root = _leaves(self._apply("reset", {}, zeros["reset"], calls))
         slots = _memory_slots(self.stages)
-        step = self._apply("step", {**root, **self._examples["act"]}, self._examples["step"], None)
-        results = _leaves(step)
-        after = _buffer_versions(self.stages)
+        step = self._apply("step", {**root, **zeros["act"]}, zeros["step"], calls)
+        results, after = _leaves(step), _buffer_versions(self.stages)
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
-        if set(_memory_slots(self.stages)) != set(slots):
-            new = next(iter(set(_memory_slots(self.stages)) ^ set(slots)))
-            raise _refused(
-                new.stage, self.stages[new.stage], "a step keeps other entries than a reset"
-            )
-        self._slots: dict[str, _Slot] = {}
-        self._initial: dict[str, Tensor] = {}
-        self._carried: dict[str, NestedKey] = {}
+        for new in set(_memory_slots(self.stages)) ^ set(slots):
+            stage = self.stages[new.stage]
+            raise _refused(new.stage, stage, "a step keeps other entries than a reset")
         for slot in (*slots, *changed):
             stage = self.stages[slot.stage]
             parts = [_snake(type(stage).__name__), str(slot.stage)]
             parts += [slot.attribute.strip("_")] if slot.key is None else split_key(slot.key)
             parts += [] if slot.position is None else [str(slot.position)]
             name = self._unique(_identifier(parts))
-            self._slots[name] = slot
-            value = initial.get(slot, slot.store(stage))
-            self._initial[name] = value if slot in initial else torch.zeros_like(value)
+            self.slots[name] = slot
+            self.initial[name] = initial.get(slot, torch.zeros_like(slot.store(stage)))
         for slot in changed:  # from here on, a call gets them as inputs
             del self.stages[slot.stage]._buffers[slot.attribute]
-        # What the next step sees of this one.
         for key, value in root.items():
             later = results.get(key)
-            if later is None or (later.dtype, later.shape) != (value.dtype, value.shape):
-                continue
-            name = self._unique(_identifier(["last", *split_key(key)]))
-            self._carried[name] = key
-            self._initial[name] = torch.zeros_like(value)
-        self._reset_keys, self._step_keys = list(root), list(results)
+            if later is not None and (later.dtype, later.shape) == (value.dtype, value.shape):
+                name = self._unique(_identifier(["last", *split_key(key)]))
+                self.carried[name] = key
+                self.initial[name] = torch.zeros_like(value)
+        self.outputs |= {"reset": _names(root), "step": _names(results)}
 
     def _unique(self, name: str) -> str:
-        known = {*self._slots, *self._carried}
-        return name if name not in known else f"{name}_{len(known)}"
+        return name if name not in self.initial else f"{name}_{len(self.initial)}"
 
     def _apply(
         self,
-        name: str,
+        part: str,
         root: Mapping[NestedKey, Tensor],
         entries: Mapping[NestedKey, Tensor],
-        module: nn.Module | None,
-        stages: Sequence[Transform] | None = None,
+        calls: Sequence[nn.Module],
     ) -> TensorDictBase:
         """Run the hooks of all stages; return the output of the env, or the input for it.
 
         Args:
-            name: Name of the function.
+            part: Name of the function.
             root: What the previous call returned, and the action of the policy.
             entries: Output of the env.
-            module: Module whose submodules are called. ``None``: the stages themselves.
-            stages: Other stages to run than those that are traced.
+            calls: A :class:`_StageCall` for each stage.
         """
-        if stages is not None:
-            calls = [(index, _StageCall(stage)) for index, stage in enumerate(stages)]
-        else:
-            calls = [
-                (index, held if module is None else getattr(module, call_name))
-                for index, (call_name, held) in enumerate(self.calls.items())
-            ]
-        current = _tensordict(entries)
-        before = _tensordict(root)
-        if name != "reset":
-            for index, call in reversed(calls):
-                with _named(index, self.stages[index]), torch.no_grad():
+        current, before = _tensordict(entries), _tensordict(root)
+        stages = list(zip(range(len(calls)), self.stages, calls, strict=True))
+        if part != "reset":
+            for index, stage, call in reversed(stages):
+                with _named(index, stage), torch.no_grad():
                     before = call("_inv_call", before)
-        if name == "act":
+        if part == "act":
             return before
-        for index, call in calls:
-            with _named(index, self.stages[index]), torch.no_grad():
-                if name == "reset":
+        for index, stage, call in stages:
+            with _named(index, stage), torch.no_grad():
+                if part == "reset":
                     current = call("_reset", _tensordict({}), current)
                 else:
                     current = call("_step", before, current)
         return current
 
     def run(
-        self, name: str, values: Mapping[str, Tensor], module: nn.Module | None
+        self, part: str, values: Mapping[str, Tensor], calls: Sequence[nn.Module]
     ) -> dict[str, Tensor]:
         """Run a function on inputs by name; return its outputs and every state by name.
 
         Args:
-            name: Name of the function.
-            values: Its inputs. A state that is missing is zero.
-            module: See :meth:`_apply`.
+            part: Name of the function.
+            values: Its inputs. What is missing is zero, as nothing depends on it.
+            calls: See :meth:`_apply`.
         """
         # A stage may write to what it gets, which belongs to the caller.
         given = {key: value.clone() for key, value in values.items()}
-        for state, slot in self._slots.items():
-            held = given.get(state)
-            if held is None:
-                held = torch.zeros_like(self._initial[state])
+        for state, slot in self.slots.items():
+            held = given[state] if state in given else torch.zeros_like(self.initial[state])
             slot.load(self.stages[slot.stage], held)
-        carried = {key: given[state] for state, key in self._carried.items() if state in given}
+        root = {key: given[state] for state, key in self.carried.items() if state in given}
+        root = {} if part == "reset" else root
         entries: dict[NestedKey, Tensor] = {}
-        root = {} if name == "reset" else carried
-        for entry, key in self._input_names(name).items():
-            value = given.get(entry)
-            if value is None:
-                value = torch.zeros_like(self._example(name, entry))
-            (root if entry in self._policy_names else entries)[key] = value
+        for name, key in self.inputs[part].items():
+            value = given[name] if name in given else self._example(part, name)
+            (root if name in self.policy else entries)[key] = value
         try:
-            result = _leaves(self._apply(name, root, entries, module))
+            result = _leaves(self._apply(part, root, entries, calls))
             outputs = {
-                entry: result[key]
-                for entry, key in self._output_names(name).items()
-                if key in result
+                name: result[key] for name, key in self.outputs[part].items() if key in result
             }
-            for state, slot in self._slots.items():
+            for state, slot in self.slots.items():
                 outputs[state] = slot.store(self.stages[slot.stage])
         finally:
             self._forget()
-        for state, key in self._carried.items():
-            if name == "act":  # the action does not change what a step has returned
-                result[key] = values.get(state, self._initial[state])
+        for state, key in self.carried.items():
+            if part == "act":  # the action does not change what a step has returned
+                result[key] = values.get(state, self.initial[state])
             outputs[state] = result[key]
         return outputs
 
     def _forget(self) -> None:
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             stage = self.stages[slot.stage]
             if slot.key is None:
                 stage.__dict__.pop(slot.attribute, None)
             else:
                 getattr(stage, slot.attribute).clear()
 
-    # Names
-
-    def _input_names(self, name: str) -> dict[str, NestedKey]:
-        actions = {} if name == "reset" else self._policy_names
-        if name == "act":
-            return actions
-        entries = {_identifier(["env", *split_key(key)]): key for key in self._examples[name]}
-        return {**entries, **actions}
-
-    def _output_names(self, name: str) -> dict[str, NestedKey]:
-        keys = {
-            "reset": self._reset_keys if hasattr(self, "_reset_keys") else [],
-            "step": self._step_keys if hasattr(self, "_step_keys") else [],
-            "act": self._env_actions,
-        }[name]
-        return {_identifier(split_key(key)): key for key in keys}
-
     # Building
 
     def build(self, name: str, stages: tuple[str, ...]) -> ChainFunctions:
         """Export each function, without the inputs and states that no result depends on."""
-        names = ["reset", "step"]
+        parts = ["reset", "step"]
         if any(stage.invertible for stage in self.stages):
-            names.append("act")
-        outputs = {part: [*self._output_names(part)] for part in names}
-        states = [*self._slots, *self._carried]
-        full = {
-            part: self._trace(part, [*self._input_names(part), *states], [*outputs[part], *states])
-            for part in names
+            parts.append("act")
+        depends = {part: self._trace(part) for part in parts}
+        changed = {
+            key
+            for part in ("reset", "step")
+            for name, key in self.outputs[part].items()
+            if self.inputs[part].get(depends[part][name].source or "") != key
         }
-        unchanged = self._unchanged(full, outputs)
-        for part in names:
-            outputs[part] = [
-                entry for entry in outputs[part] if self._output_names(part)[entry] not in unchanged
-            ]
-        used = self._used_states(full, outputs, states)
-        functions = tuple(self._function(part, full[part], outputs[part], used) for part in names)
-        for function in functions:
-            self._check_random(function)
-        flags = tuple(format_key(key) for key in unchanged)
-        initial = {state: self._initial[state] for state in states if state in used}
+        unchanged = [key for key in self.flags if key not in changed]
+        outputs = {
+            part: [name for name, key in self.outputs[part].items() if key not in unchanged]
+            for part in parts
+        }
+        # States that a result depends on, directly or through another state.
+        used: set[str] = set()
+        pending = {
+            state
+            for part in parts
+            for name in outputs[part]
+            for state in depends[part][name].inputs
+        }
+        while pending := (pending & {*self.initial}) - used:
+            used |= pending
+            pending = {
+                name for part in parts for state in used for name in depends[part][state].inputs
+            }
+        functions = tuple(
+            self._function(part, depends[part], outputs[part], used) for part in parts
+        )
+        initial = {state: value for state, value in self.initial.items() if state in used}
         digest = _digest(stages, functions, initial)
         calls = self._prove(functions, initial)
+        flags = tuple(map(format_key, unchanged))
         return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
 
     def _prove(
@@ -505,38 +500,32 @@ class _Chain:
         runners = {function.name: function.runner() for function in functions}
         specs = {
             part: {
-                name: self._actions[key] if name in self._policy_names else self._spec_of[key]
-                for name, key in self._input_names(part).items()
+                name: self.specs["act" if name in self.policy else part][key]
+                for name, key in self.inputs[part].items()
+                # With `act`, a step gets the action of the call before it.
+                if part == "act" or "act" not in by_name or name not in self.policy
             }
             for part in by_name
         }
-        state: Mapping[str, Tensor] = initial
+        state, action = dict(initial), dict[str, Tensor]()
         root: dict[NestedKey, Tensor] = {}
         calls: list[ReferenceCall] = []
-        action: dict[NestedKey, Tensor] = {}
         for call in sample_inputs(specs, list(by_name)):
-            part = call.function
-            names = self._input_names(part)
-            given = {key: call.inputs[name].clone() for name, key in names.items()}
+            part, function = call.function, by_name[call.function]
+            inputs = {**call.inputs, **(action if part == "step" else {})}
+            own = {key: inputs[name].clone() for name, key in self.inputs[part].items()}
             if part == "act":
-                action = given
-            elif "act" in by_name and part == "step":
-                given = {**given, **action}  # a step gets the action of the call before it
-            inputs = {name: given[key] for name, key in names.items() if name in call.inputs}
-            inputs |= {name: given[key] for name, key in self._policy_names.items() if key in given}
-            entries = {key: given[key] for name, key in names.items()}
-            own = {key: value.clone() for key, value in entries.items()}
-            policy = {key: own.pop(key) for key in self._actions_in(own)} if part != "reset" else {}
+                action = dict(call.inputs)
+            policy = {key: own.pop(key) for key in self.policy.values() if key in own}
             before = {} if part == "reset" else {**root, **policy}
-            result = _leaves(self._apply(part, before, own, None, self._untraced))
-            if part != "act":
-                root = dict(result)
-            function = by_name[part]
+            result = _leaves(self._apply(part, before, own, self.untraced))
+            root = root if part == "act" else result
             outputs = runners[part]({**state, **inputs})
             for entry in function.outputs:
                 if entry.is_state:
+                    state[entry.name] = outputs[entry.name]
                     continue
-                key = self._output_names(part)[entry.name]
+                key = self.outputs[part][entry.name]
                 if key not in result or not same_bits(result[key], outputs[entry.name]):
                     raise ChainError(
                         f"the exported {part} does not return the {format_key(key)!r} of the chain"
@@ -544,38 +533,40 @@ class _Chain:
                         hint="a stage reads a clock, a random number or a counter in Python: "
                         "declare why_not_exported in its class",
                     )
-            state = {
-                **state,
-                **{entry.name: outputs[entry.name] for entry in function.outputs if entry.is_state},
+            kept = {
+                entry.name: inputs[entry.name] for entry in function.inputs if not entry.is_state
             }
-            needed = {entry.name for entry in function.inputs if not entry.is_state}
-            kept = {name: value for name, value in inputs.items() if name in needed}
             calls.append(ReferenceCall(part, kept, outputs))
         return tuple(calls)
 
-    def _actions_in(self, entries: Mapping[NestedKey, Tensor]) -> list[NestedKey]:
-        return [key for key in self._policy_names.values() if key in entries]
-
     def _example(self, part: str, name: str) -> Tensor:
-        if name in self._policy_names:
-            return self._examples["act"][self._policy_names[name]]
-        key = self._input_names(part).get(name)
-        return self._initial[name] if key is None else self._examples[part][key]
+        if name in self.initial:
+            return self.initial[name].clone()
+        key = self.inputs[part][name]
+        return _zero(self.specs["act" if name in self.policy else part][key])
 
-    def _trace(self, part: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
-        """Return a graph that says what depends on what; an export takes ten times as long."""
-        module = _Graph(self, part, inputs, outputs)
-        examples = (self._example(part, name).clone() for name in inputs)
+    def _trace(self, part: str) -> dict[str, _Dependency]:
+        """Return what each output and state depends on; an export takes ten times as long."""
+        inputs, outputs = ([*names[part], *self.initial] for names in (self.inputs, self.outputs))
+        examples = (self._example(part, name) for name in inputs)
         with self._tracing(part):
+            module = _Graph(self, part, inputs, outputs)
             traced: GraphModule = make_fx(torch.func.functionalize(module))(*examples)
-        return traced.graph
+        names = dict(zip(_placeholders(traced.graph), inputs, strict=True))
+        depends = {}
+        for name, source in zip(outputs, _outputs(traced.graph), strict=True):
+            read = {names[node] for node in _ancestors(source) if node in names}
+            while str(source.target) == "aten.clone.default":
+                source = source.all_input_nodes[0]
+            depends[name] = _Dependency(read, names.get(source))
+        return depends
 
     def _export(
         self, part: str, inputs: Sequence[str], outputs: Sequence[str]
     ) -> torch.export.ExportedProgram:
-        module = _Graph(self, part, inputs, outputs)
-        examples = tuple(self._example(part, name).clone() for name in inputs)
+        examples = tuple(self._example(part, name) for name in inputs)
         with self._tracing(part):
+            module = _Graph(self, part, inputs, outputs)
             program = torch.export.export(module, examples, strict=False)
             program = program.run_decompositions({})
         for node in list(program.graph.nodes):
@@ -583,6 +574,9 @@ class _Chain:
             node.meta.pop("from_node", None)  # addresses in this process
             if str(node.target) == "aten._assert_tensor_metadata.default":
                 program.graph.erase_node(node)  # the dtypes of the inputs are static
+            elif _RANDOM.match(str(node.target)):
+                index = (stage_of(node) or (0, ""))[0]
+                raise _refused(index, self.stages[index], "it draws random numbers")
         program.graph_module.recompile()
         return program
 
@@ -604,73 +598,33 @@ class _Chain:
                 raise
             except Exception as error:
                 index = getattr(error, "tdx_stage", None)
+                reason = f"{part}: {get_first_line(error)}"
                 if index is None:
-                    raise ChainError(
-                        f"torch.export cannot trace {part}: {get_first_line(error)}"
-                    ) from error
-                reason = f"torch.export cannot trace its {part}: {get_first_line(error)}"
+                    raise ChainError(f"torch.export cannot trace {reason}") from error
+                reason = f"torch.export cannot trace its {reason}"
                 raise _refused(index, self.stages[index], reason) from error
             finally:
                 self._forget()
 
-    def _unchanged(
-        self, full: Mapping[str, Graph], outputs: Mapping[str, list[str]]
-    ) -> list[NestedKey]:
-        """Return the rewards and done flags that each function returns as it got them."""
-        kept: set[NestedKey] = set()
-        for part in ("reset", "step"):
-            inputs = {key: name for name, key in self._input_names(part).items()}
-            sources = _output_sources(full[part])
-            for place, name in enumerate(outputs[part]):
-                key = self._output_names(part)[name]
-                source = sources[place]
-                position = [*self._input_names(part)].index(inputs[key]) if key in inputs else -1
-                if position < 0 or source != position:
-                    kept.add(key)
-        parts = ("full_reward_spec", "full_done_spec")
-        return [key for key, part in self._parts.items() if part in parts and key not in kept]
-
-    def _used_states(
-        self,
-        full: Mapping[str, Graph],
-        outputs: Mapping[str, list[str]],
-        states: Sequence[str],
-    ) -> set[str]:
-        """Return the states that a result depends on, directly or through another state."""
-        used: set[str] = set()
-        while True:
-            more = set(used)
-            for part, graph in full.items():
-                names = [*self._input_names(part), *states]
-                all_outputs = [*self._output_names(part), *states]
-                places = [all_outputs.index(name) for name in (*outputs[part], *used)]
-                more |= {names[place] for place in _live_inputs(graph, places)} & set(states)
-            if more == used:
-                return used
-            used = more
-
     def _function(
         self,
         part: str,
-        full: Graph,
+        depends: Mapping[str, _Dependency],
         outputs: Sequence[str],
         used: set[str],
     ) -> ExportedFunction:
-        states = [*self._slots, *self._carried]
-        names = [*self._input_names(part), *states]
-        all_outputs = [*self._output_names(part), *states]
-        kept_states = [state for state in states if state in used]
+        kept = [state for state in self.initial if state in used]
         if part == "act":
-            sources = _output_sources(full)
-            for state in self._slots:
-                if sources[all_outputs.index(state)] != names.index(state):
-                    index = self._slots[state].stage
-                    raise _refused(index, self.stages[index], "its inverse keeps state")
-            needed = _live_inputs(full, [all_outputs.index(name) for name in outputs])
-            kept_states = [state for state in kept_states if names.index(state) in needed]
-        results = [*outputs, *kept_states]
-        live = _live_inputs(full, [all_outputs.index(name) for name in results])
-        inputs = [name for place, name in enumerate(names) if place in live]
+            for state, slot in self.slots.items():
+                if depends[state].source != state:
+                    stage = self.stages[slot.stage]
+                    raise _refused(slot.stage, stage, "its inverse keeps state")
+            kept = [
+                state for state in kept if any(state in depends[name].inputs for name in outputs)
+            ]
+        results = [*outputs, *kept]
+        live = set().union(*(depends[name].inputs for name in results))
+        inputs = [name for name in (*self.inputs[part], *self.initial) if name in live]
         program = self._export(part, inputs, results)
         values = [node.meta["val"] for node in _outputs(program.graph)]
         return ExportedFunction(
@@ -684,43 +638,29 @@ class _Chain:
         )
 
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
-        slot = self._slots.get(name)
-        is_state = slot is not None or name in self._carried
-        path: tuple[str, ...] = ()
+        shape, dtype, slot = tuple(value.shape), value.dtype, self.slots.get(name)
         if slot is not None:
             stage = type(self.stages[slot.stage]).__name__
             key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
-            description = f"kept by stage {slot.stage} ({stage}): {key}"
+            text = f"kept by stage {slot.stage} ({stage})"
             if slot.position is not None:
-                description += f", entry {slot.position + 1} of its window, oldest first"
-        elif is_state:
-            key = format_key(self._carried[name])
-            description = f"{key} as the last call returned it"
-        else:
-            names = self._input_names(part) if is_input else self._output_names(part)
-            path, key = split_key(names[name]), format_key(names[name])
-            if part == "act":
-                description = "action of the policy" if is_input else "action for the env"
-            else:
-                description = f"from the env's {part}" if is_input else "after the chain"
-                if name in self._policy_names:
-                    description = "action of the policy"
-                key = f"next.{key}" if part == "step" else key
-        is_observation = not (is_input or is_state or part == "act") and (
-            self._parts.get(self._output_names(part)[name], "full_observation_spec")
-            == "full_observation_spec"
-        )
-        is_window = slot is not None and slot.position is not None
-        shape = tuple(value.shape)
+                text += f", entry {slot.position + 1} of its window, oldest first"
+            is_window = slot.position is not None
+            return ArtifactEntry(name, key, shape, dtype, True, text, is_window=is_window)
+        if name in self.carried:
+            key = format_key(self.carried[name])
+            return ArtifactEntry(name, key, shape, dtype, True, "as the last call returned it")
+        path = (self.inputs if is_input else self.outputs)[part][name]
+        key, text = format_key(path), "after the chain"
+        if is_input:
+            text = "action of the policy" if name in self.policy else f"from the env's {part}"
+        elif part == "act":
+            text = "action for the env"
+        key = f"next.{key}" if part == "step" and name not in self.policy else key
+        is_observation = not is_input and part != "act" and path not in self.flags
         return ArtifactEntry(
-            name, key, shape, value.dtype, is_state, description, is_observation, is_window, path
+            name, key, shape, dtype, False, text, is_observation, path=split_key(path)
         )
-
-    def _check_random(self, function: ExportedFunction) -> None:
-        for node in function.program.graph.nodes:
-            if node.op == "call_function" and _RANDOM.match(str(node.target)):
-                index = (stage_of(node) or (0, ""))[0]
-                raise _refused(index, self.stages[index], "it draws random numbers")
 
 
 def _frozen(stage: Transform) -> Transform:
@@ -731,20 +671,18 @@ def _frozen(stage: Transform) -> Transform:
     return stage.eval()
 
 
-class _named:  # noqa: N801 - used like a function
+@contextmanager
+def _named(index: int, stage: Transform) -> Iterator[None]:
     """Note the stage that raised an error, which torch.export wraps."""
-
-    def __init__(self, index: int, stage: Transform) -> None:
-        self._index, self._stage = index, stage
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, TdxError):
-            error.at(stage=self._index, transform=type(self._stage).__name__)
-        elif error is not None and not hasattr(error, "tdx_stage"):
-            error.tdx_stage = self._index  # type: ignore[attr-defined]
+    try:
+        yield
+    except TdxError as error:
+        error.at(stage=index, transform=type(stage).__name__)
+        raise
+    except Exception as error:
+        if not hasattr(error, "tdx_stage"):
+            error.tdx_stage = index  # type: ignore[attr-defined]
+        raise
 
 
 def _zero(spec: Any) -> Tensor:
@@ -752,10 +690,18 @@ def _zero(spec: Any) -> Tensor:
     return value.cpu()
 
 
+def _leaf_specs(specs: Any) -> dict[NestedKey, Any]:
+    return {normalize_key(key): specs[key] for key in specs.keys(True, True)}
+
+
+def _names(keys: Iterable[NestedKey]) -> dict[str, NestedKey]:
+    return {_identifier(split_key(key)): key for key in keys}
+
+
 def _leaves(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     keys = sorted(map(normalize_key, tensordict.keys(True, True)), key=split_key)
-    found = {key: read(tensordict, key) for key in keys}
-    return {key: value for key, value in found.items() if isinstance(value, Tensor)}
+    values = {key: read(tensordict, key) for key in keys}
+    return {key: value for key, value in values.items() if isinstance(value, Tensor)}
 
 
 def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
@@ -774,37 +720,15 @@ def _placeholders(graph: Graph) -> list[Node]:
     return [node for node in graph.nodes if node.op == "placeholder"]
 
 
-def _user_inputs(program: torch.export.ExportedProgram) -> list[Node]:
-    nodes = {node.name: node for node in _placeholders(program.graph)}
-    return [nodes[str(name)] for name in program.graph_signature.user_inputs]
-
-
-def _live_inputs(graph: Graph, places: Sequence[int]) -> set[int]:
-    """Return the positions of the inputs that some outputs depend on."""
-    outputs = _outputs(graph)
-    seen = _ancestors([outputs[place] for place in places])
-    return {place for place, node in enumerate(_placeholders(graph)) if node in seen}
-
-
-def _ancestors(nodes: list[Node]) -> set[Node]:
-    pending, seen = list(nodes), set()
+def _ancestors(last: Node) -> set[Node]:
+    """Return a node and all nodes that it depends on."""
+    pending, seen = [last], set[Node]()
     while pending:
         node = pending.pop()
         if node not in seen:
             seen.add(node)
             pending += node.all_input_nodes
     return seen
-
-
-def _output_sources(graph: Graph) -> list[int | None]:
-    """Return for each output the position of the input that it is a copy of."""
-    inputs = {node: place for place, node in enumerate(_placeholders(graph))}
-    sources: list[int | None] = []
-    for node in _outputs(graph):
-        while node.op == "call_function" and str(node.target) == "aten.clone.default":
-            node = node.args[0]  # type: ignore[assignment]
-        sources.append(inputs.get(node))
-    return sources
 
 
 def constants(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Tensor]]:
@@ -824,17 +748,15 @@ def constants(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Tens
 def _digest(
     stages: Sequence[str], functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
 ) -> str:
-    content = hashlib.sha256()
-    content.update(json.dumps(list(stages)).encode())
+    content = hashlib.sha256(json.dumps(list(stages)).encode())
     for function in functions:
         for entry in (*function.inputs, *function.outputs):
             row = [function.name, entry.name, entry.key, list(entry.shape), str(entry.dtype)]
             content.update(json.dumps(row).encode())
-        for name, value in constants(function.program):
-            content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            content.update(value.detach().cpu().contiguous().numpy().tobytes())
-    for name, value in initial.items():
-        content.update(name.encode() + value.contiguous().numpy().tobytes())
+    values = [pair for function in functions for pair in constants(function.program)]
+    for name, value in (*values, *initial.items()):
+        content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        content.update(value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()
 
 
@@ -847,41 +769,3 @@ def _identifier(parts: Sequence[str]) -> str:
     name = re.sub(r"\W+", "_", "_".join(parts), flags=re.ASCII).strip("_")
     name = re.sub(r"__+", "_", name)
     return f"entry_{name}" if not name or not name[0].isalpha() or keyword.iskeyword(name) else name
-
-
-def operators_behind(
-    chain: ChainFunctions, function: ExportedFunction, output: str
-) -> tuple[list[str], list[str]]:
-    """Return the operators that an output depends on: in its own call, and in earlier ones.
-
-    Args:
-        chain: The chain.
-        function: A function of it.
-        output: Name of the output.
-    """
-
-    def walk(part: ExportedFunction, name: str) -> tuple[list[str], set[str]]:
-        place = [entry.name for entry in part.outputs].index(name)
-        seen = _ancestors([_outputs(part.program.graph)[place]])
-        inputs = zip(_user_inputs(part.program), part.inputs, strict=True)
-        states = {entry.name for node, entry in inputs if entry.is_state and node in seen}
-        return [str(node.target) for node in seen if node.op == "call_function"], states
-
-    direct, pending_states = walk(function, output)
-    carried: list[str] = []
-    known: set[str] = set()
-    while pending_states - known:
-        state = min(pending_states - known)
-        known.add(state)
-        for part in chain.functions:
-            if part.name != "act" and state in {entry.name for entry in part.outputs}:
-                operators, more = walk(part, state)
-                carried += operators
-                pending_states |= more
-    return direct, carried
-
-
-def window_sizes(function: ExportedFunction) -> dict[str, int]:
-    """Return the number of earlier entries that a function keeps of each key with a window."""
-    keys = [entry.key for entry in function.inputs if entry.is_window]
-    return {key: keys.count(key) for key in keys}

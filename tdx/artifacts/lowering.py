@@ -2,53 +2,79 @@
 
 Copies (slices, concatenations, permutations, ...) are not lowered by a rule for each: every element
 of a tensor has an address, and torch runs the copy on the tensor of addresses. What depends on
-constants only is computed by torch at the export. The rest are the operations of ``_OPERATORS``,
-which says for each what it computes and whether its bits are those of torch on a CPU.
+constants only is computed by torch at the export. The rest are the operations of ``SPELLINGS`` and
+``ROW_KINDS``.
 """
 
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
-from tdx.artifacts.backends.interface import short_name
-from tdx.artifacts.functions import ArtifactEntry, ExportedFunction
+from tdx.artifacts.backends.interface import Backend, short_name
+from tdx.artifacts.functions import (
+    ArtifactEntry,
+    ChainFunctions,
+    ExportedFunction,
+    constants,
+    stage_of,
+)
 
 DTYPES = {
-    torch.bool: "bool",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.int16: "int16",
-    torch.int32: "int32",
-    torch.int64: "int64",
-    torch.float32: "float32",
-    torch.float64: "float64",
+    getattr(torch, name): name
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 }
 MAX_ELEMENTS = 1 << 16
 """Elements of a tensor: generated code has the address of each."""
 _MAX_SUMMANDS = 8
 """torch adds up to eight numbers one after the other; the order of more depends on the CPU."""
-
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_LOGICAL = ("logical_and", "logical_or", "logical_xor")
-_BITWISE = {
-    **{f"bitwise_{name}": f"bitwise_{name}" for name in ("and", "or", "xor")},
-    **{f"__{name}__": f"bitwise_{name}" for name in ("and", "or", "xor")},
-}
-_EXACT_UNARY = (
-    *("neg", "abs", "sign", "floor", "ceil", "trunc", "round", "logical_not", "bitwise_not"),
-)
 _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
+_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+_INTEGRAL = ("floor", "ceil", "trunc", "round")
+SPELLINGS: Mapping[str, tuple[str, str]] = {
+    **{
+        kind: (f"{{0}} {sign} {{1}}",) * 2
+        for kind, sign in {**_COMPARISONS, "add": "+", "sub": "-", "mul": "*", "div": "/"}.items()
+    },
+    **{kind: (f"{{0}} {a} {{1}}", f"{{0}} {b} {{1}}") for kind, (a, b) in _LOGICAL.items()},
+    **{
+        kind: (f"{{0}} {sign} {{1}}", f"static_cast<{{type}}>({{0}} {sign} {{1}})")
+        for kind, sign in _BITWISE.items()
+    },
+    **{
+        name: (f"np.{name}({{0}})", f"std::{name}({{0}})")
+        for name in (*_FUNCTIONS, "floor", "ceil", "trunc")
+    },
+    "round": ("np.rint({0})", "std::nearbyint({0})"),
+    "abs": ("np.abs({0})", "std::fabs({0})"),
+    "neg": ("np.negative({0})", "-{0}"),
+    "sign": ("_sign({0})", "sign({0})"),
+    "logical_not": ("np.logical_not({0})", "!{0}"),
+    "bitwise_not": ("np.invert({0})", "static_cast<{type}>(~{0})"),
+    "maximum": ("np.maximum({0}, {1})", "larger({0}, {1})"),
+    "minimum": ("np.minimum({0}, {1})", "smaller({0}, {1})"),
+    "clamp_min": ("_at_least({0}, {1})", "at_least({0}, {1})"),
+    "clamp_max": ("_at_most({0}, {1})", "at_most({0}, {1})"),
+    "where": ("np.where({0}, {1}, {2})", "{0} ? {1} : {2}"),
+    "cast": ("{0}.astype({type})", "static_cast<{type}>({0})"),
+}
+"""Elementwise operations in NumPy and in C++; ``{type}`` is the dtype of the result."""
+_REDUCTIONS = ("sum", "mean", "any", "all", "argmax", "argmin")
+ROW_KINDS = frozenset({*_REDUCTIONS, "take"} - {"mean"})
+"""Operations that read ``[outer, n]`` and return one element of each row."""
 _COPIES = frozenset(
     {
         *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
@@ -56,39 +82,10 @@ _COPIES = frozenset(
         *("select", "slice", "split", "split_with_sizes", "chunk", "unbind", "cat", "stack"),
         *("index", "index_select", "gather", "slice_scatter", "select_scatter", "diagonal"),
         *("constant_pad_nd", "pad", "clone", "alias", "detach", "contiguous", "lift_fresh_copy"),
-        *("copy", "_to_copy", "masked_fill"),
+        *("copy", "_to_copy"),
     }
 )
-_SHAPED = frozenset(
-    {
-        *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "fill"),
-        *("empty_like", "new_empty", "rand_like"),
-    }
-)
-"""Operators that read only shape and dtype of a tensor."""
-_REDUCTIONS = ("sum", "mean", "any", "all", "argmax", "argmin")
-_OPERATORS: Mapping[str, float] = {
-    **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "reciprocal", "pow", "where"), 0.0),
-    **dict.fromkeys((*_COMPARISONS, *_LOGICAL, *_BITWISE, *_EXACT_UNARY, *_COPIES), 0.0),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "one_hot"), 0.0),
-    **dict.fromkeys(("isnan", "isinf", "isfinite", *_REDUCTIONS), 0.0),
-    **dict.fromkeys(("_assert_tensor_metadata", "getitem"), 0.0),
-    **dict.fromkeys(_FUNCTIONS, _ROUNDED),
-}
-_DISCONTINUOUS = frozenset(
-    {
-        *_COMPARISONS,
-        *_LOGICAL,
-        "sign",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "argmax",
-        "argmin",
-        "take",
-    }
-)
+_DISCONTINUOUS = frozenset({*_COMPARISONS, *_LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
 
 
 class NotLoweredError(Exception):
@@ -124,6 +121,11 @@ class Value:
     constant: Tensor | None = None
     is_exact: bool = True
 
+    @property
+    def size(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
@@ -137,10 +139,21 @@ class Reference:
     addresses: Tensor
     dtype: torch.dtype
 
+    @classmethod
+    def to(cls, value: Value) -> Reference:
+        """Return all elements of a value."""
+        addresses = torch.arange(value.base, value.base + value.size)
+        return cls(addresses.reshape(value.shape), value.dtype)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the operand."""
         return tuple(self.addresses.shape)
+
+    def is_all_of(self, value: Value) -> bool:
+        """Return True for the elements of a value in order, whatever the shape."""
+        expected = torch.arange(value.base, value.base + value.size)
+        return torch.equal(self.addresses.flatten(), expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +168,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation.
-
-    Elementwise ones broadcast their operands. The operand of a reduction is ``[outer, n]``.
+    """One operation; elementwise ones broadcast their operands.
 
     Args:
-        kind: What is computed; for most kinds the name of the operator in torch.
+        kind: One of ``SPELLINGS`` or ``ROW_KINDS``.
         result: What is written.
         operands: What is read.
-        stage: Class name of the stage that it comes from.
+        stage: Index of the stage that it comes from.
     """
 
     kind: str
     result: Value
     operands: tuple[Reference, ...]
-    stage: str
-
-
-REDUCTIONS = frozenset({*_REDUCTIONS} - {"mean"})
+    stage: int | None
 
 
 @dataclass(slots=True)
@@ -199,55 +207,62 @@ class LoweredFunction:
         place = bisect.bisect_right(self._values, address, key=lambda value: value.base)
         return self._values[place - 1]
 
-    def segments(self, addresses: Tensor) -> list[Segment]:
-        """Split addresses, in row-major order, into equally spaced runs."""
-        flat: list[int] = addresses.flatten().tolist()
+    def segments(self, reference: Reference) -> list[Segment]:
+        """Split an operand, in row-major order, into equally spaced runs."""
+        flat: list[int] = reference.addresses.flatten().tolist()
         segments: list[Segment] = []
         at = 0
         while at < len(flat):
             value = self.value_at(flat[at])
-            end_of_value = value.base + max(torch.Size(value.shape).numel(), 1)
-            stride, stop = 1, at + 1
-            if stop < len(flat) and value.base <= flat[stop] < end_of_value:
+            inside = range(value.base, value.base + value.size)
+            stop, stride = at + 1, 1
+            if stop < len(flat) and flat[stop] in inside:
                 stride = flat[stop] - flat[at]
-                while (
-                    stop < len(flat)
-                    and flat[stop] - flat[stop - 1] == stride
-                    and value.base <= flat[stop] < end_of_value
-                ):
-                    stop += 1
+            while (
+                stop < len(flat) and flat[stop] - flat[stop - 1] == stride and flat[stop] in inside
+            ):
+                stop += 1
             segments.append(Segment(value, flat[at] - value.base, stride, stop - at))
             at = stop
         return segments
 
     def sources(self, reference: Reference) -> list[Value]:
         """Return the values that an operand reads, in order of their addresses."""
-        values: list[Value] = []
-        for address in reference.addresses.unique().tolist():
-            if not values or self.value_at(address) is not values[-1]:
-                values.append(self.value_at(address))
-        return values
+        return list(dict.fromkeys(map(self.value_at, reference.addresses.unique().tolist())))
 
 
-def bound_of(name: str) -> float | None:
-    """Return the bound of an operator such as ``aten.add.Tensor``; ``None``: it is not lowered."""
-    short = short_name(name)
-    if short in _SHAPED or short in ("arange", "full", "zeros", "ones", "scalar_tensor", "eye"):
-        return None if "empty" in short or "rand" in short else 0.0
-    return _OPERATORS.get(short)
+class SourceBackend(Backend):
+    """A backend that generates source code from lowered functions."""
+
+    reserved: ClassVar[tuple[str, ...]]
+    """Names that no value may have."""
+
+    def bound(self, operator: str) -> float | None:
+        """See :class:`Backend`."""
+        return _ROUNDED if short_name(operator) in _FUNCTIONS else 0.0
+
+    def check(self, chain: ChainFunctions) -> dict[str, float]:
+        """See :class:`Backend`."""
+        self.files(chain)
+        return super().check(chain)
+
+    def lower(self, chain: ChainFunctions) -> list[LoweredFunction]:
+        """Return the functions of a chain as operations.
+
+        Raises:
+            ChainError: An operator, or its arguments, cannot be lowered.
+        """
+        try:
+            return [_Lowering(function, self.reserved).run() for function in chain.functions]
+        except NotLoweredError as error:
+            raise self.not_lowered(error.node, error.reason) from error
 
 
-def lower(function: ExportedFunction, reserved: Sequence[str] = ()) -> LoweredFunction:
-    """Lower a function.
-
-    Args:
-        function: Its graph.
-        reserved: Names that no value may have.
-
-    Raises:
-        NotLoweredError: An operator, or its arguments, cannot be lowered.
-    """
-    return _Lowering(function, reserved).run()
+def describe(entry: ArtifactEntry) -> str:
+    """Return key, dtype, shape and meaning of an entry in one line, for comments."""
+    shape = list(entry.shape) or "scalar"
+    parts = (entry.key, f"{DTYPES[entry.dtype]} {shape}", entry.description)
+    return " ".join(", ".join(parts).split())
 
 
 class _Lowering:
@@ -261,48 +276,28 @@ class _Lowering:
         self.node: Node = next(iter(function.program.graph.nodes))
 
     def run(self) -> LoweredFunction:
-        program = self.function.program
-        signature = program.graph_signature
-        stored = {
-            **signature.inputs_to_lifted_tensor_constants,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_parameters,
-        }
+        lowered, held = self.lowered, dict(constants(self.function.program))
         inputs = iter(self.function.inputs)
-        for node in program.graph.nodes:
+        for node in self.function.program.graph.nodes:
             self.node = node
-            if node.op == "placeholder" and node.name in stored:
-                name = stored[node.name]
-                constant = program.constants.get(name, program.state_dict.get(name))
-                if constant is None:
-                    raise NotLoweredError(node, "without its value")
-                self.results[node] = constant.detach().contiguous()
+            if node.name in held:
+                self.results[node] = held[node.name].detach().contiguous()
             elif node.op == "placeholder":
                 entry = next(inputs)
-                value = self._store(entry.name, entry.shape, entry.dtype)
-                self.lowered.inputs.append(value)
-                self.results[node] = self._all_of(value)
+                lowered.inputs.append(self._store(entry.name, entry.shape, entry.dtype))
+                self.results[node] = Reference.to(lowered.inputs[-1])
             elif node.op == "call_function":
                 self.results[node] = self._call(node)
             elif node.op == "output":
                 results = [self._reference(self.results[result]) for result in node.args[0]]
-                self.lowered.outputs = list(zip(self.function.outputs, results, strict=True))
-        self._remove_unused()
-        return self.lowered
-
-    def _remove_unused(self) -> None:
-        lowered = self.lowered
-        used: set[Value] = set()
-        for _, reference in lowered.outputs:
-            used.update(lowered.sources(reference))
-        kept = []
+                lowered.outputs = list(zip(self.function.outputs, results, strict=True))
+        used = {value for _, result in lowered.outputs for value in lowered.sources(result)}
         for operation in reversed(lowered.operations):
             if operation.result in used:
-                kept.append(operation)
-                for operand in operation.operands:
-                    used.update(lowered.sources(operand))
-        lowered.operations = kept[::-1]
+                used.update(*map(lowered.sources, operation.operands))
+        lowered.operations = [item for item in lowered.operations if item.result in used]
         lowered.constants = [value for value in lowered.constants if value in used]
+        return lowered
 
     # Values
 
@@ -317,12 +312,11 @@ class _Lowering:
     ) -> Value:
         if dtype not in DTYPES:
             raise NotLoweredError(self.node, f"with {dtype}")
-        size = torch.Size(shape).numel()
-        if not 0 < size <= MAX_ELEMENTS:
-            raise NotLoweredError(self.node, f"with {size} elements: 1 to {MAX_ELEMENTS}")
         value = Value(name, tuple(shape), dtype, self.next_base, constant, is_exact)
+        if not 0 < value.size <= MAX_ELEMENTS:
+            raise NotLoweredError(self.node, f"with {value.size} elements: 1 to {MAX_ELEMENTS}")
         # A gap, so that no run of addresses goes from one value to the next.
-        self.next_base += size + 1
+        self.next_base += value.size + 1
         self.lowered._values.append(value)
         return value
 
@@ -334,11 +328,6 @@ class _Lowering:
         self.taken.add(result)
         return result
 
-    def _all_of(self, value: Value) -> Reference:
-        size = torch.Size(value.shape).numel()
-        addresses = torch.arange(value.base, value.base + size).reshape(value.shape)
-        return Reference(addresses, value.dtype)
-
     def _reference(self, value: Any, dtype: torch.dtype | None = None) -> Reference:
         """Return an operand for a result, a constant or a number, converted to a dtype."""
         if isinstance(value, (bool, int, float)):
@@ -348,37 +337,34 @@ class _Lowering:
             name = self._unique(f"{self.node.name}_constant")
             stored = self._store(name, value.shape, value.dtype, value.contiguous())
             self.lowered.constants.append(stored)
-            return self._all_of(stored)
+            return Reference.to(stored)
         assert isinstance(value, Reference)
-        return value if dtype in (None, value.dtype) else self._cast(value, dtype)
+        return value if dtype is None else self._cast(value, dtype)
 
     def _emit(
         self, kind: str, shape: Sequence[int], dtype: torch.dtype, *operands: Reference
     ) -> Reference:
-        exact = all(
-            value.is_exact for operand in operands for value in self.lowered.sources(operand)
-        )
-        if not exact and kind in _DISCONTINUOUS:
+        sources = [value for operand in operands for value in self.lowered.sources(operand)]
+        is_exact = all(value.is_exact for value in sources)
+        if not is_exact and kind in _DISCONTINUOUS:
             reason = "of a value whose last bits are not those of torch: it may jump"
             raise NotLoweredError(self.node, reason)
-        exact = exact and kind not in _FUNCTIONS
-        result = self._store(self._unique(self.node.name), shape, dtype, is_exact=exact)
-        stage = _stage_name(self.node)
-        self.lowered.operations.append(Operation(kind, result, operands, stage))
-        return self._all_of(result)
+        is_exact = is_exact and kind not in _FUNCTIONS
+        result = self._store(self._unique(self.node.name), shape, dtype, is_exact=is_exact)
+        stage = stage_of(self.node)
+        operation = Operation(kind, result, operands, None if stage is None else stage[0])
+        self.lowered.operations.append(operation)
+        return Reference.to(result)
 
     def _elementwise(self, kind: str, dtype: torch.dtype, *operands: Reference) -> Reference:
         shape = torch.broadcast_shapes(*(operand.shape for operand in operands))
         return self._emit(kind, shape, dtype, *operands)
 
-    def _cast(self, value: Reference, dtype: torch.dtype | None) -> Reference:
-        if dtype is None or dtype is value.dtype:
+    def _cast(self, value: Reference, dtype: torch.dtype) -> Reference:
+        if dtype is value.dtype:
             return value
-        if (
-            value.dtype.is_floating_point
-            and not dtype.is_floating_point
-            and dtype is not torch.bool
-        ):
+        is_rounded = value.dtype.is_floating_point and not dtype.is_floating_point
+        if is_rounded and dtype is not torch.bool:
             reason = f"from {value.dtype} to {dtype}: the result for NaN depends on the CPU"
             raise NotLoweredError(self.node, reason)
         return self._elementwise("cast", dtype, value)
@@ -386,58 +372,43 @@ class _Lowering:
     # Operators
 
     def _call(self, node: Node) -> Any:
-        if node.target is operator.getitem:
+        target: Any = node.target
+        if target is operator.getitem:
             source, index = cast("tuple[Node, int]", node.args)
             return self.results[source][index]
-        target: Any = node.target
-        if bound_of(str(target)) is None:
+        if not isinstance(target, torch._ops.OpOverload):
             raise NotLoweredError(node)
-        name = str(target).split(".")[1]
+        name = short_name(str(target))
         if name == "_assert_tensor_metadata":
             return None
-        args: Any
-        kwargs: Any
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.results.__getitem__)
-        given = {
-            argument.name: value
-            for argument, value in zip(target._schema.arguments, args, strict=False)
-        }
-        given |= kwargs
-        if name in _SHAPED:
-            own = given["self"]
-            like = torch.zeros(own.shape, dtype=own.dtype)
-            return target(like, *args[1:], **kwargs)
-        references: list[Reference] = []
-        _collect(given, references)
-        if not references:
+        arguments = (argument.name for argument in target._schema.arguments)
+        given: dict[str, Any] = dict(zip(arguments, node.args, strict=False)) | dict(node.kwargs)
+        given = dict(torch.fx.node.map_arg(given, self.results.__getitem__))
+        if name.endswith("_like") or name.startswith("new_") or name == "fill":
+            # It reads only shape and dtype.
+            given["self"] = torch.zeros(given["self"].shape, dtype=given["self"].dtype)
+        if not _has_references(given):
+            if torch.Tag.nondeterministic_seeded in target.tags or "empty" in name:
+                raise NotLoweredError(node)
             # What torch computes now it would compute in each call.
-            return target(*args, **kwargs)
+            return target(**given)
         if name in _COPIES:
             return self._copy(target, name, given)
         if name in _REDUCTIONS:
             return self._reduce(name, given)
-        return self._compute(name, given)
+        return self._compute(name.strip("_") if name.startswith("__") else name, given)
 
     def _copy(self, target: Any, name: str, given: dict[str, Any]) -> Any:
         dtype = self._dtype()
         if name == "_to_copy":
             return self._cast(given["self"], dtype)
-        if name == "masked_fill":
-            filled = self._reference(given["value"], dtype)
-            return self._elementwise("where", dtype, given["mask"], filled, given["self"])
         if name == "copy":
             source = self._reference(given["src"], dtype)
             return Reference(source.addresses.expand(given["self"].shape), dtype)
         if name == "gather" and isinstance(given["index"], Reference):
             return self._take(given)
-        indices = {
-            key: given.pop(key)
-            for key in ("indices", "index", "mask")
-            if _is_tensors(given.get(key))
-        }
-        moved: list[Reference] = []
-        _collect(indices, moved)
-        if moved:
+        indices = {key: given.pop(key) for key in ("indices", "index") if key in given}
+        if _has_references(indices):
             raise NotLoweredError(self.node, "with an index that is not constant")
         if name in ("constant_pad_nd", "pad"):
             if given.get("mode", "constant") != "constant":
@@ -452,14 +423,11 @@ class _Lowering:
                 return self._reference(value, dtype).addresses
             return value
 
-        given = {
-            key: value for key, value in given.items() if key not in ("memory_format", "pin_memory")
-        }
-        moved_addresses = {key: address(value) for key, value in given.items()}
-        result = target(**moved_addresses, **indices)
+        given = {key: address(value) for key, value in given.items() if key != "memory_format"}
+        result = target(**given, **indices)
+        # The memory format of a clone is dropped above; a view needs a contiguous tensor.
         if isinstance(result, (list, tuple)):
             return [Reference(part.contiguous(), dtype) for part in result]
-        # The memory format of a clone is dropped above; a view needs a contiguous tensor.
         return Reference(result.contiguous(), dtype)
 
     def _take(self, given: dict[str, Any]) -> Reference:
@@ -470,8 +438,11 @@ class _Lowering:
         if not last or index.shape[:-1] != table.shape[:-1] or index.dtype is not torch.int64:
             raise NotLoweredError(self.node, "along another dim than the last")
         addresses = table.addresses.unsqueeze(-2).expand(*index.shape, size).reshape(-1, size)
-        rows = Reference(addresses, table.dtype)
-        return self._emit("take", index.shape, table.dtype, rows, index)
+        if not all(value.is_exact for value in self.lowered.sources(index)):
+            raise NotLoweredError(self.node, "by an index whose last bits are not those of torch")
+        return self._emit(
+            "take", index.shape, table.dtype, Reference(addresses, table.dtype), index
+        )
 
     def _dtype(self) -> torch.dtype:
         value = self.node.meta["val"]
@@ -481,159 +452,124 @@ class _Lowering:
     def _reduce(self, name: str, given: dict[str, Any]) -> Reference:
         own: Reference = given["self"]
         dims = given.get("dim")
-        dims = list(range(len(own.shape))) if dims in (None, []) else dims
-        dims = [dim % max(len(own.shape), 1) for dim in ([dims] if isinstance(dims, int) else dims)]
+        dims = [dims] if isinstance(dims, int) else dims or range(len(own.shape))
+        dims = sorted(dim % max(len(own.shape), 1) for dim in dims)
         shape, dtype = tuple(self.node.meta["val"].shape), self._dtype()
-        if own.shape:
-            others = [dim for dim in range(len(own.shape)) if dim not in dims]
-            addresses = own.addresses.permute(*others, *sorted(dims))
-        else:
-            addresses = own.addresses
-        count = own.addresses.numel() // max(torch.Size(shape).numel(), 1)
+        others = [dim for dim in range(len(own.shape)) if dim not in dims]
+        addresses = own.addresses.permute(*others, *dims) if own.shape else own.addresses
+        count = own.addresses.numel() // max(math.prod(shape), 1)
         operand = Reference(addresses.reshape(-1, count), own.dtype)
-        if name in ("sum", "mean"):
-            operand = self._cast(operand, dtype)
-            if dtype.is_floating_point and count > _MAX_SUMMANDS:
-                reason = (
-                    f"of {count} numbers: torch's order depends on the CPU above {_MAX_SUMMANDS}"
-                )
-                raise NotLoweredError(self.node, reason)
         if name in ("any", "all"):
             operand = self._cast(operand, torch.bool)
-        if name != "mean":
+        if name not in ("sum", "mean"):
             return self._emit(name, shape, dtype, operand)
-        total = self._emit("sum", shape, dtype, operand)
+        if dtype.is_floating_point and count > _MAX_SUMMANDS:
+            reason = f"of {count} numbers: torch's order depends on the CPU above {_MAX_SUMMANDS}"
+            raise NotLoweredError(self.node, reason)
+        total = self._emit("sum", shape, dtype, self._cast(operand, dtype))
+        if name == "sum":
+            return total
         return self._elementwise("div", dtype, total, self._reference(float(count), dtype))
 
     def _compute(self, name: str, given: dict[str, Any]) -> Reference:
         dtype = self._dtype()
+        name = f"bitwise_{name}" if name in ("and", "or", "xor") else name
         # Operators without an argument `self`, such as those of two tensors, do not use it.
         own: Any = given.get("self")
-        name = _BITWISE.get(name, name)
-        if name == "one_hot":
-            classes = given.get("num_classes", -1)
-            if classes < 1:
-                raise NotLoweredError(self.node, "without a number of classes")
-            column = Reference(own.addresses.unsqueeze(-1), own.dtype)
-            numbers = self._reference(torch.arange(classes))
-            return self._cast(self._elementwise("eq", torch.bool, column, numbers), dtype)
-        if name == "where":
-            parts = [self._reference(given[key], dtype) for key in ("self", "other")]
-            condition = self._reference(given["condition"])
-            return self._elementwise("where", dtype, condition, *parts)
-        if name in ("clamp", "clamp_min", "clamp_max"):
-            return self._clamp(self._reference(own, dtype), dtype, given)
-        if name in ("isnan", "isinf", "isfinite"):
-            return self._classify(name, own)
-        if name == "reciprocal":
-            return self._elementwise(
-                "div", dtype, self._reference(1.0, dtype), self._cast(own, dtype)
-            )
-        if name == "pow":
-            return self._power(self._cast(own, dtype), dtype, given.get("exponent"))
-        if name in (*_EXACT_UNARY, *_FUNCTIONS):
-            return self._unary(name, own, dtype, given)
-        return self._binary(name, dtype, given)
+        match name:
+            case "one_hot" if given.get("num_classes", -1) > 0:
+                column = Reference(own.addresses.unsqueeze(-1), own.dtype)
+                numbers = self._reference(torch.arange(given["num_classes"]))
+                return self._cast(self._elementwise("eq", torch.bool, column, numbers), dtype)
+            case "where" | "masked_fill":
+                parts = (
+                    [given["self"], given["other"]] if name == "where" else [given["value"], own]
+                )
+                condition = self._reference(given["condition" if name == "where" else "mask"])
+                operands = (self._reference(part, dtype) for part in parts)
+                return self._elementwise("where", dtype, condition, *operands)
+            case "clamp" | "clamp_min" | "clamp_max":
+                return self._clamp(self._reference(own, dtype), dtype, given)
+            case "isnan" | "isinf" | "isfinite":
+                return self._classify(name, own)
+            case "reciprocal":
+                one = self._reference(1.0, dtype)
+                return self._elementwise("div", dtype, one, self._cast(own, dtype))
+            case "pow" if given["exponent"] in (1, 2, 3):
+                factor = result = self._cast(own, dtype)
+                for _ in range(int(given["exponent"]) - 1):
+                    result = self._elementwise("mul", dtype, result, factor)
+                return result
+            case "rsub" if given.get("alpha", 1) == 1:
+                return self._binary("sub", dtype, given["other"], own)
+        arguments = {**given, "alpha": given.get("alpha", 1) != 1}
+        for option in ("alpha", "rounding_mode", "decimals", "exponent"):
+            if arguments.get(option):
+                value = "" if option == "alpha" else f"={given[option]!r}"
+                why = ", which torch may fuse" if option == "alpha" else ""
+                raise NotLoweredError(self.node, f"with {option}{value}{why}")
+        if name not in SPELLINGS or name == "cast":
+            raise NotLoweredError(self.node)
+        return (
+            self._binary(name, dtype, own, given["other"])
+            if "other" in given
+            else self._unary(name, own, dtype)
+        )
 
-    def _unary(
-        self, name: str, own: Reference, dtype: torch.dtype, given: dict[str, Any]
-    ) -> Reference:
-        if given.get("decimals"):
-            raise NotLoweredError(self.node, "with decimals")
-        if name == "logical_not":
-            return self._elementwise("logical_not", dtype, self._cast(own, torch.bool))
-        if name == "bitwise_not" and own.dtype is torch.bool:
-            return self._elementwise("logical_not", dtype, own)
-        if name in ("floor", "ceil", "trunc", "round") and not own.dtype.is_floating_point:
-            return own
+    def _unary(self, name: str, own: Reference, dtype: torch.dtype) -> Reference:
         if own.dtype is torch.bool and name in ("abs", "sign"):
             return own
-        return self._elementwise(name, dtype, self._cast(own, dtype))
-
-    def _power(self, own: Reference, dtype: torch.dtype, exponent: Any) -> Reference:
-        if exponent not in (1, 2, 3) or isinstance(exponent, (Tensor, Reference)):
-            raise NotLoweredError(self.node, "with an exponent other than 1, 2 and 3")
-        result = own
-        for _ in range(int(exponent) - 1):
-            result = self._elementwise("mul", dtype, result, own)
-        return result
+        if name in _INTEGRAL and not own.dtype.is_floating_point:
+            return own
+        if name == "bitwise_not" and own.dtype is torch.bool:
+            name = "logical_not"
+        wanted = torch.bool if name == "logical_not" else dtype
+        return self._elementwise(name, dtype, self._cast(own, wanted))
 
     def _classify(self, name: str, own: Reference) -> Reference:
-        boolean = torch.bool
-        if not own.dtype.is_floating_point:
-            return self._elementwise("eq" if name == "isfinite" else "ne", boolean, own, own)
-        if name == "isnan":
-            return self._elementwise("ne", boolean, own, own)
+        if name == "isnan" or not own.dtype.is_floating_point:
+            return self._elementwise("eq" if name == "isfinite" else "ne", torch.bool, own, own)
         size = self._elementwise("abs", own.dtype, own)
         infinity = self._reference(float("inf"), own.dtype)
-        return self._elementwise("eq" if name == "isinf" else "lt", boolean, size, infinity)
+        return self._elementwise("eq" if name == "isinf" else "lt", torch.bool, size, infinity)
 
     def _clamp(self, own: Reference, dtype: torch.dtype, given: dict[str, Any]) -> Reference:
         """Lower a clamp by constants: ``x < low ? low : x`` keeps NaN and the sign of zero."""
-        low, high = given.get("min"), given.get("max")
-        for bound in (low, high):
+        bounds = [("clamp_min", given.get("min")), ("clamp_max", given.get("max"))]
+        bounds = [(kind, bound) for kind, bound in bounds if bound is not None]
+        for kind, bound in bounds:
             if isinstance(bound, Reference):
                 raise NotLoweredError(self.node, "with bounds that are not constant")
-            if bound is not None and bool(torch.as_tensor(bound).isnan().any()):
+            if bool(torch.as_tensor(bound).isnan().any()):
                 raise NotLoweredError(self.node, "with NaN as a bound")
-            if isinstance(bound, Tensor) and None in (low, high) and bool((bound == 0).any()):
+            if isinstance(bound, Tensor) and len(bounds) == 1 and bool((bound == 0).any()):
                 raise NotLoweredError(self.node, "with a tensor of bounds that has a zero")
-        for kind, bound in (("clamp_min", low), ("clamp_max", high)):
-            if bound is not None:
-                own = self._elementwise(kind, dtype, own, self._reference(bound, dtype))
+            own = self._elementwise(kind, dtype, own, self._reference(bound, dtype))
         return own
 
-    def _binary(self, name: str, dtype: torch.dtype, given: dict[str, Any]) -> Reference:
-        first, second = given["self"], given["other"]
-        if name == "rsub":
-            name, first, second = "sub", second, first
-        if name in ("maximum", "minimum"):
-            self._check_zeros(first, second, dtype)
-        if given.get("alpha", 1) != 1:
-            raise NotLoweredError(self.node, "with alpha, which torch may fuse")
-        if given.get("rounding_mode") is not None:
-            raise NotLoweredError(self.node, f"with rounding_mode={given['rounding_mode']!r}")
+    def _binary(self, name: str, dtype: torch.dtype, first: Any, second: Any) -> Reference:
         common = dtype
-        if name in _COMPARISONS:
+        if name in ("maximum", "minimum") and dtype.is_floating_point:
+            constants = [value for value in (first, second) if isinstance(value, Tensor)]
+            # The sign of `maximum(0, -0)` depends on the place of the element.
+            if not any(bool((value != 0).all()) for value in constants):
+                raise NotLoweredError(self.node, "whose sign of zero depends on the CPU")
+        elif name in _COMPARISONS:
             common = torch.result_type(*map(_example, (first, second)))
         elif name in _LOGICAL:
             common = torch.bool
-        if dtype is torch.bool and name in ("add", "mul"):
+        elif dtype is torch.bool and name in ("add", "mul"):
             name = "bitwise_or" if name == "add" else "bitwise_and"
         operands = (self._reference(value, common) for value in (first, second))
         return self._elementwise(name, dtype, *operands)
 
-    def _check_zeros(self, first: Any, second: Any, dtype: torch.dtype) -> None:
-        """Refuse a maximum of floats unless one side is a constant other than zero.
 
-        The sign of ``maximum(0, -0)`` depends on the place of the element.
-        """
-        if dtype.is_floating_point and not any(
-            isinstance(value, Tensor) and bool((value != 0).all()) for value in (first, second)
-        ):
-            raise NotLoweredError(self.node, "whose sign of zero depends on the CPU")
-
-
-def _stage_name(node: Node) -> str:
-    from tdx.artifacts.functions import stage_of
-
-    stage = stage_of(node)
-    return "" if stage is None else stage[1]
-
-
-def _collect(value: Any, references: list[Reference]) -> None:
-    if isinstance(value, Reference):
-        references.append(value)
-    elif isinstance(value, dict):
-        _collect(list(value.values()), references)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _collect(item, references)
-
-
-def _is_tensors(value: Any) -> bool:
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(item, (Tensor, Reference)) for item in items)
+def _has_references(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_references, value))
+    return isinstance(value, Reference)
 
 
 def _example(value: Any) -> Any:

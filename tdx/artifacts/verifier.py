@@ -13,13 +13,14 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +131,41 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
         subprocess.run([*command, "-o", str(library)], check=True)
         loaded = ctypes.CDLL(str(library))
 
+    states = _states(functions)
+    state = _struct(states.values())
+    sides = {
+        (name, side): _struct(entry for entry in function[side] if not entry["state"])
+        for name, function in functions.items()
+        for side in ("inputs", "outputs")
+    }
+
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
-        entries = _states(functions).values() if name == INITIAL else functions[name]["outputs"]
-        outputs = [np.empty(entry["shape"], entry["dtype"]) for entry in entries]
-        inputs = [np.ascontiguousarray(value) for value in values]
-        pointers = [
-            (ctypes.c_void_p * max(len(arrays), 1))(*(array.ctypes.data for array in arrays))
-            for arrays in (inputs, outputs)
-        ]
-        getattr(loaded, f"tdx_{name}")(*pointers)
-        return outputs
+        if name == INITIAL:
+            loaded.tdx_initial(ctypes.byref(state))
+            return [_field(state, entry).copy() for entry in states.values()]
+        given, result = sides[name, "inputs"], sides[name, "outputs"]
+        for entry, value in zip(functions[name]["inputs"], values, strict=True):
+            _field(state if entry["state"] else given, entry)[...] = value
+        getattr(loaded, f"tdx_{name}")(*map(ctypes.byref, (state, given, result)))
+        outputs = functions[name]["outputs"]
+        return [_field(state if entry["state"] else result, entry).copy() for entry in outputs]
 
     return call
+
+
+def _struct(entries: Iterable[dict[str, Any]]) -> ctypes.Structure:
+    fields = [
+        (entry["name"], np.ctypeslib.as_ctypes_type(entry["dtype"]) * math.prod(entry["shape"]))
+        for entry in entries
+    ]
+    kind = type("Struct", (ctypes.Structure,), {"_fields_": fields})
+    result: ctypes.Structure = kind()
+    return result
+
+
+def _field(struct: ctypes.Structure, entry: dict[str, Any]) -> Array:
+    """Return a view of an entry of a struct."""
+    return np.ctypeslib.as_array(getattr(struct, entry["name"])).reshape(entry["shape"])
 
 
 _RUNTIMES = {"numpy": _open_numpy, "onnx": _open_onnx, "pt2": _open_pt2, "cpp": _open_cpp}

@@ -72,6 +72,7 @@ OPERATORS: dict[str, Operator] = {
     "repeat": lambda x, y, p, i: x.repeat(2),
     "flip": lambda x, y, p, i: x.flip(0),
     "roll": lambda x, y, p, i: x.roll(3),
+    "pad": lambda x, y, p, i: pad(x[None, None], (1, 2, 3, 4), mode="constant"),
     "constant_pad_nd": lambda x, y, p, i: pad(x, (1, 2), value=0.5),
     "slice_scatter": lambda x, y, p, i: x.slice_scatter(y[:5], 0, 2, 7),
     "_to_copy": lambda x, y, p, i: i.float() + (x > 0).float()[0],

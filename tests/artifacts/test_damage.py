@@ -8,9 +8,11 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +22,7 @@ from tdx.artifacts.functions import chain_functions
 from tdx.artifacts.verifier import MANIFEST, check_files, verify
 from tdx.foundation.container import seal
 from tests.artifacts.random_chains import Vectors
-from tests.programs import is_exhaustive, require_program, sampled
+from tests.programs import exhaustive, is_exhaustive, require_package, require_program, sampled
 
 STAGES: list[list[Any]] = [
     [
@@ -170,58 +172,98 @@ def damaged(source: Path, folder: Path, name: str, kind: str, seed: int) -> str 
     return "\n".join(f"{a}\n{b}" for a, b in changed if a != b)
 
 
-@pytest.mark.programs(only=False)
 def test_damaged_numpy_is_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
     count = 0
     for number in range(len(STAGES)):
-        source = write("numpy", number)
         for kind in DAMAGES:
             for seed in range(15 if is_exhaustive() else 3):
                 folder = tmp_path / f"{number}_{kind}_{seed}"
-                change = damaged(source, folder, "chain.py", kind, seed)
+                change = damaged(write("numpy", number), folder, "chain.py", kind, seed)
                 if change is not None:
                     assert_rejected(folder, change)
                     count += 1
     assert count >= (100 if is_exhaustive() else 20)
 
 
-@pytest.mark.programs
+@exhaustive
 def test_damaged_cpp_is_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
     require_program("c++", "g++", "clang++")
-    seeds = range(4) if is_exhaustive() else range(1)
     for kind in ("constant", "order", "index", "reset"):
-        for seed in seeds:
+        for seed in range(4):
             folder = tmp_path / f"{kind}_{seed}"
             change = damaged(write("cpp", 0), folder, "chain.hpp", kind, seed)
             if change is not None:
                 assert_rejected(folder, change)
 
 
-@sampled(4)
-@pytest.mark.parametrize("kind", ["order", "constant", "index", "shape"])
+@sampled(5)
+@pytest.mark.parametrize("kind", ["reset", "order", "constant", "index", "shape"])
 def test_damaged_graphs_are_rejected(kind: str, write: Callable[..., Path], tmp_path: Path) -> None:
-    source = write("pt2", 0)
     folder = tmp_path / "chain"
-    shutil.copytree(source, folder)
-    path = folder / "step.pt2"
+    shutil.copytree(write("pt2", 0), folder)
+    path = folder / ("reset.pt2" if kind == "reset" else "step.pt2")
     program = torch.export.load(path)
-    nodes = list(program.graph.nodes)
-    named = {str(node.target): node for node in nodes}
+    named = {str(node.target): node for node in program.graph.nodes}
     cat = named["aten.cat.default"]
-    if kind == "constant":
-        name, value = next(iter({**program.state_dict, **program.constants}.items()))
-        held = program.state_dict if name in program.state_dict else program.constants
-        held[name] = value * 1.001
-    elif kind == "order":
-        cat.args = (cat.args[0][::-1], *cat.args[1:])
-    elif kind == "index":
-        cat.args = ([cat.args[0][0], *cat.args[0][:-1]], *cat.args[1:])
-    else:
-        cat.args = ([*cat.args[0], cat.args[0][0]], *cat.args[1:])
-    if kind != "constant":
-        program.graph_module.recompile()
+    parts: Any = cat.args[0]
+    match kind:
+        case "constant":
+            name, value = next(iter({**program.state_dict, **program.constants}.items()))
+            held = program.state_dict if name in program.state_dict else program.constants
+            held[name] = value * 1.001
+        case "order":
+            cat.args = (parts[::-1], *cat.args[1:])
+        case "index":
+            cat.args = ([parts[0], *parts[:-1]], *cat.args[1:])
+        case "shape":
+            cat.args = ([*parts, parts[0]], *cat.args[1:])
+        case "reset":
+            named["aten.zeros.default"].target = torch.ops.aten.ones.default
+    program.graph_module.recompile()
     torch.export.save(program, path)
     assert_rejected(folder, kind)
+
+
+@pytest.mark.programs
+def test_damaged_onnx_files_are_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
+    require_package("onnxruntime")
+    require_package("onnxscript")
+    import onnx
+    from onnx import numpy_helper
+
+    source, count = write("onnx", 0), 0
+
+    def reject(name: str, change: Callable[[Any], None]) -> None:
+        nonlocal count
+        folder = tmp_path / str(count)
+        shutil.copytree(source, folder)
+        model = onnx.load(folder / name)
+        change(model.graph)
+        onnx.save(model, folder / name)
+        assert_rejected(folder, name)
+        count += 1
+
+    def change_number(number: int, graph: Any) -> None:
+        tensor = numbers(graph)[number]
+        value = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(value + np.ones_like(value), tensor.name))
+
+    def numbers(graph: Any) -> list[Any]:
+        """Return constants of type float, and counts; others are shapes."""
+        attributes = [node.attribute[0] for node in graph.node if node.op_type == "Constant"]
+        held = [attribute.t for attribute in attributes if attribute.name == "value"]
+        return [*graph.initializer, *(tensor for tensor in held if not tensor.dims)]
+
+    def concat(graph: Any) -> Any:
+        return next(node for node in graph.node if node.op_type == "Concat").input
+
+    for name in ("reset.onnx", "step.onnx", "act.onnx"):
+        for number in range(len(numbers(onnx.load(source / name).graph))):
+            reject(name, partial(change_number, number))
+    reject("step.onnx", lambda graph: concat(graph).reverse())
+    reject("step.onnx", lambda graph: concat(graph).append(concat(graph)[0]))
+    reject("step.onnx", lambda graph: concat(graph).__setitem__(0, concat(graph)[1]))
+    assert count >= 15
 
 
 def test_a_manifest_with_another_shape_order_or_state_is_rejected(

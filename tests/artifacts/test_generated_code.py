@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 import torch
 
+import tdx
 from tdx.artifacts.backends import load_backend
-from tdx.artifacts.functions import ChainFunctions
+from tdx.artifacts.functions import ChainFunctions, chain_functions
 from tdx.artifacts.verifier import Array, compare
-from tests.artifacts.random_chains import draw, random_chain
+from tests.artifacts.random_chains import Vectors, draw, random_chain
 from tests.programs import require_program
 
 CHAINS = 50
@@ -141,6 +142,23 @@ def numpy_calls(chain: ChainFunctions) -> dict[str, Any]:
         return call
 
     return {function.name: wrap(function) for function in chain.functions}
+
+
+def test_generated_code_names_stages_shapes_and_keys_and_has_only_what_it_calls() -> None:
+    stages = [
+        tdx.ObservationNorm(0.5, 2.0, in_keys=["observation"]),
+        tdx.ObservationNorm(0.0, 3.0, in_keys=[], in_keys_inv=["action"]),
+    ]
+    env = tdx.TransformedEnv(Vectors(3, 2), tdx.Compose(*stages))
+    chain = chain_functions(env, "chain", list(map(repr, stages)))
+    code = load_backend("numpy").files(chain)["chain.py"].decode()
+    header = load_backend("cpp").files(chain)["chain.hpp"].decode()
+    for text in (code, header):
+        assert "0: ObservationNorm(loc=0.5000, scale=2.0000, keys=['observation'])" in text
+        assert "1: ObservationNorm(loc=0.0000, scale=3.0000, keys=['action'])" in text
+        assert "next.observation, float32 [3], from the env's step" in text
+    assert code.count("def ") == 3
+    assert "at_least" not in header
 
 
 DRIVER = """

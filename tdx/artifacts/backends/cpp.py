@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tdx.artifacts.backends.interface import Backend
 from tdx.artifacts.lowering import (
     DTYPES,
-    REDUCTIONS,
+    ROW_KINDS,
+    SPELLINGS,
     LoweredFunction,
-    NotLoweredError,
     Operation,
     Reference,
+    Segment,
+    SourceBackend,
     Value,
-    bound_of,
-    lower,
+    describe,
 )
 from tdx.foundation.errors import ChainError
 
@@ -26,27 +28,14 @@ if TYPE_CHECKING:
     from tdx.artifacts.functions import ArtifactEntry, ChainFunctions, ExportedFunction
 
 _TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
-_INFIX = {
-    **{"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<"},
-    **{"le": "<=", "gt": ">", "ge": ">=", "logical_and": "&&", "logical_or": "||"},
-    **{"logical_xor": "!=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"},
+_INTEGERS = {
+    **{kind: f"wrapped_{kind}<{{type}}>({{0}}, {{1}})" for kind in ("add", "sub", "mul")},
+    "neg": "wrapped_sub<{type}>(0, {0})",
+    "abs": "{0} < 0 ? wrapped_sub<{type}>(0, {0}) : {0}",
 }
-_CALLS = {
-    **{"abs": "std::fabs", "floor": "std::floor", "ceil": "std::ceil", "trunc": "std::trunc"},
-    **{"round": "std::nearbyint", "sqrt": "std::sqrt", "exp": "std::exp", "log": "std::log"},
-    **{"tanh": "std::tanh", "sin": "std::sin", "cos": "std::cos", "sign": "sign"},
-    **{"maximum": "larger", "minimum": "smaller", "clamp_min": "at_least", "clamp_max": "at_most"},
-}
-_WRAPPED = {"add": "wrapped_add", "sub": "wrapped_sub", "mul": "wrapped_mul"}
+"""Operations on integers that are not written as those on floats."""
 _MAX_LOOPS = 4096
-_RESERVED = (
-    *("state", "before", "input", "output", "i", "k", "row", "total", "best", "std"),
-    *("sign", "at_least", "at_most", "larger", "smaller", "bounded", "rounds_products"),
-    *("wrapped_add", "wrapped_sub", "wrapped_mul", "narrowed", "reset", "step", "act"),
-    *("and", "or", "xor", "not", "int", "float", "double", "long", "short", "char", "bool"),
-    *("auto", "new", "delete", "default", "switch", "const", "signed", "unsigned", "float_t"),
-)
-_HELPERS = """
+_CHECKS = """
 #ifdef __FAST_MATH__
 #error "compile without -ffast-math: it changes NaN, infinities and the order of sums"
 #endif
@@ -63,86 +52,112 @@ inline bool rounds_products() noexcept {
     return x * x - y == 0.0f;
 }
 
+"""
+_HELPERS = {
+    "at_least": """
 // Keeps NaN and the sign of zero.
 template <typename T>
 inline T at_least(T x, T low) noexcept {
     return x < low ? low : x;
 }
-
+""",
+    "at_most": """
+// Keeps NaN and the sign of zero.
 template <typename T>
 inline T at_most(T x, T high) noexcept {
     return x > high ? high : x;
 }
-
+""",
+    "larger": """
 // NaN if one of them is NaN.
 template <typename T>
 inline T larger(T a, T b) noexcept {
     return a != a || a > b ? a : b;
 }
-
+""",
+    "smaller": """
+// NaN if one of them is NaN.
 template <typename T>
 inline T smaller(T a, T b) noexcept {
     return a != a || a < b ? a : b;
 }
-
+""",
+    "sign": """
 template <typename T>
 inline T sign(T x) noexcept {
     return static_cast<T>(static_cast<int>(T{} < x) - static_cast<int>(x < T{}));
 }
-
+""",
+    "narrowed": """
 // Volatile: with -O3 -mavx2, GCC 12 drops the rounding of a double to float and back.
 inline float narrowed(double x) noexcept {
     volatile float rounded = static_cast<float>(x);
     return rounded;
 }
-
+""",
+    "wrapped_add": """
 // Integers wrap around: signed overflow would be undefined.
 template <typename T>
 inline T wrapped_add(T a, T b) noexcept {
     return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
-
+""",
+    "wrapped_sub": """
+// Integers wrap around: signed overflow would be undefined.
 template <typename T>
 inline T wrapped_sub(T a, T b) noexcept {
     return static_cast<T>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
 }
-
+""",
+    "wrapped_mul": """
+// Integers wrap around: signed overflow would be undefined.
 template <typename T>
 inline T wrapped_mul(T a, T b) noexcept {
     return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
 }
-
-// An index out of range is an error in torch; here it never leaves the table.
+""",
+    "bounded": """
+// An index out of range, which is an error in Python, is that of the nearest element.
 inline std::size_t bounded(std::int64_t index, std::int64_t size) noexcept {
     return static_cast<std::size_t>(index < 0 ? 0 : index >= size ? size - 1 : index);
 }
-"""
+""",
+}
 
 
-class CppBackend(Backend):
-    """All functions in ``chain.hpp``."""
+class CppBackend(SourceBackend):
+    """All functions in ``chain.hpp``, with the helpers that they call."""
 
     name = "cpp"
-    title = "C++17 header without dependencies"
-
-    def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`."""
-        return bound_of(operator)
-
-    def check(self, chain: ChainFunctions) -> dict[str, float]:
-        """See :class:`Backend`."""
-        bounds = super().check(chain)
-        self.files(chain)
-        return bounds
+    reserved = (
+        *("state", "before", "input", "output", "i", "k", "row", "total", "best", "std"),
+        *("sign", "rounds_products", "reset", "step", "act", *_HELPERS),
+        *("and", "or", "xor", "not", "int", "float", "double", "long", "short", "char", "bool"),
+        *("auto", "new", "delete", "default", "switch", "const", "signed", "unsigned", "float_t"),
+    )
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """See :class:`Backend`."""
-        try:
-            functions = [lower(function, _RESERVED) for function in chain.functions]
-        except NotLoweredError as error:
-            raise self.not_lowered(error.node, error.reason) from error
-        pairs = list(zip(chain.functions, functions, strict=True))
-        states = _states(chain)
+        """See :class:`Backend`.
+
+        Raises:
+            ChainError: An operator cannot be lowered, or a copy needs too many loops.
+        """
+        states = {
+            entry.name: entry
+            for function in chain.functions
+            for entry in (*function.inputs, *function.outputs)
+            if entry.is_state
+        }
+        body: list[str] = []
+        if states:
+            body += ["", "// What is carried from one call to the next, before the first reset."]
+            body += _struct("State", states.values(), chain.initial)
+        for exported, function in zip(chain.functions, self.lower(chain), strict=True):
+            for suffix, entries in (("Input", exported.inputs), ("Output", exported.outputs)):
+                own = [entry for entry in entries if not entry.is_state]
+                body += ["", *_struct(f"{function.name.capitalize()}{suffix}", own)]
+            body += ["", *_Writer(function, chain.stages).lines(exported)]
+        text = "\n".join(body)
         space = f"tdx_{chain.name}"
         lines = [
             f"// {_comment(chain.name)}: functions of fixed shapes, generated by tdx.",
@@ -160,22 +175,256 @@ class CppBackend(Backend):
             *(f"#include <{name}>" for name in ("cfloat", "cmath", "cstddef", "cstdint", "limits")),
             "",
             f"namespace {space} {{",
-            _HELPERS.rstrip(),
+            _CHECKS.rstrip(),
+            *(
+                code.rstrip()
+                for name, code in _HELPERS.items()
+                if re.search(rf"\b{name}[<(]", text)
+            ),
         ]
-        if states:
-            lines += ["", "// What is carried from one call to the next, before the first reset."]
-            lines += ["struct State {"]
-            for name, entry in states.items():
-                initial = chain.initial.get(name)
-                lines += _field(entry, " = " + _braced(initial) if initial is not None else "{}")
-            lines += ["};"]
-        for exported, function in pairs:
-            lines += ["", *_structs(exported), "", *_Writer(exported, function).lines()]
-        lines += ["", f"}}  // namespace {space}"]
-        return {
-            "chain.hpp": ("\n".join(lines) + "\n").encode(),
-            "verify.cpp": _verifier(space, chain.functions, list(states)).encode(),
-        }
+        header = "\n".join(lines) + f"\n{text}\n\n}}  // namespace {space}\n"
+        files = {"chain.hpp": header, "verify.cpp": _verifier(space, chain.functions, bool(states))}
+        return {name: content.encode() for name, content in files.items()}
+
+
+def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_state: bool) -> str:
+    lines = ["// Exports the functions of the header to verify.py.", '#include "chain.hpp"']
+    lines += ["", f"using namespace {space};"]
+    for function in functions:
+        name, kind = function.name, function.name.capitalize()
+        entries = (*function.inputs, *function.outputs)
+        state = "*static_cast<State*>(state), " if any(e.is_state for e in entries) else ""
+        parameters = f"[[maybe_unused]] void* state, {kind}Input* input, {kind}Output* output"
+        lines += ["", f'extern "C" void tdx_{name}({parameters}) {{']
+        lines += [f"    {name}({state}*input, *output);", "}"]
+    if has_state:
+        lines += ["", 'extern "C" void tdx_initial(State* state) { *state = State(); }']
+    return "\n".join(lines) + "\n"
+
+
+def _struct(
+    name: str, entries: Iterable[ArtifactEntry], initial: Mapping[str, Tensor] | None = None
+) -> list[str]:
+    lines = [f"struct {name} {{"]
+    for entry in entries:
+        value = f" = {_braced(initial[entry.name])}" if initial and entry.name in initial else ""
+        lines.append(f"    // {_comment(describe(entry))}")
+        lines.append(f"    {_type(entry.dtype)} {entry.name}[{math.prod(entry.shape)}]{value};")
+    return [*lines, "};"]
+
+
+class _Writer:
+    """Writes one function: operations of the same size are one loop."""
+
+    def __init__(self, function: LoweredFunction, stages: tuple[str, ...]) -> None:
+        self.function, self.stages = function, stages
+        self.body: list[str] = []
+        self.stage: int | None = None
+        self.copies = 0
+        self.names: dict[Value, str] = {}
+        """Name of the array that has a value."""
+        self.locals: dict[Value, str] = {}
+        """Element of a value that exists only in one loop."""
+        self.users: dict[Value, set[Operation | None]] = {}
+        """Operations that read a value; ``None``: it is part of an output."""
+        for operation in function.operations:
+            for operand in operation.operands:
+                for value in function.sources(operand):
+                    self.users.setdefault(value, set()).add(operation)
+        self.targets: dict[Value, str] = {}
+        """Output that a value is computed in."""
+        for entry, reference in function.outputs:
+            for value in function.sources(reference):
+                self.users.setdefault(value, set()).add(None)
+                is_computed = value.constant is None and value not in function.inputs
+                if is_computed and value not in self.targets and reference.is_all_of(value):
+                    self.targets[value] = _output(entry)
+
+    def lines(self, exported: ExportedFunction) -> list[str]:
+        function = self.function
+        reads_state = any(entry.is_state for entry in exported.inputs)
+        has_state = reads_state or any(entry.is_state for entry in exported.outputs)
+        for entry, value in zip(exported.inputs, function.inputs, strict=True):
+            self.names[value] = f"{'before' if entry.is_state else 'input'}.{entry.name}"
+        for value in function.constants:
+            if value.size > 1 and value.constant is not None:
+                self.names[value] = value.name
+                declared = f"static constexpr {_type(value.dtype)} {value.name}[{value.size}]"
+                self.body.append(f"{declared} = {_braced(value.constant)};")
+        group: list[Operation] = []
+        for operation in function.operations:
+            if group and not self.joins(group, operation):
+                self.write_loop(group)
+                group = []
+            if operation.kind in ROW_KINDS:
+                self.write_rows(operation)
+            else:
+                group.append(operation)
+        if group:
+            self.write_loop(group)
+        for entry, reference in function.outputs:
+            if _output(entry) not in self.targets.values():
+                self.copy_to(_output(entry), reference)
+        text = "\n".join(self.body)
+        kind = function.name.capitalize()
+        unused = ["[[maybe_unused]] " * (f"{name}." not in text) for name in ("input", "output")]
+        parameters = ["State& state"] if has_state else []
+        parameters += [f"{unused[0]}const {kind}Input& input", f"{unused[1]}{kind}Output& output"]
+        lines = [f"inline void {function.name}({', '.join(parameters)}) noexcept {{"]
+        lines += ["    const State before = state;"] if reads_state else []
+        return [*lines, *(f"    {line}" for line in self.body), "}"]
+
+    def joins(self, group: list[Operation], operation: Operation) -> bool:
+        """Return True if an operation fits into the loop of others."""
+        if operation.kind in ROW_KINDS or operation.result.size != group[0].result.size:
+            return False
+        inside = {member.result for member in group}
+        return all(
+            value not in inside or operand.is_all_of(value)
+            for operand in _flat_operands(operation)
+            for value in self.function.sources(operand)
+        )
+
+    def stage_comment(self, operation: Operation) -> list[str]:
+        """Return a comment if an operation is the first one of a stage."""
+        if operation.stage in (None, self.stage):
+            return []
+        self.stage = operation.stage
+        return [f"// {self.stage}: {_comment(self.stages[self.stage])}"]
+
+    def write_loop(self, group: list[Operation]) -> None:
+        count = group[0].result.size
+        self.body += self.stage_comment(group[0])
+        lines: list[str] = []
+        for operation in group:
+            result, users = operation.result, self.users.get(operation.result, set())
+            lines += self.stage_comment(operation)
+            parts = [self.element(operand, count) for operand in _flat_operands(operation)]
+            text = _expression(operation, parts)
+            if users <= {*group}:
+                lines.append(f"const {_type(result.dtype)} {result.name} = {text};")
+                self.locals[result] = result.name
+            else:
+                self.declare(result)
+                lines.append(f"{self.names[result]}[{'i' if count > 1 else '0'}] = {text};")
+        self.body += lines if count == 1 else _loop(count, lines)
+
+    def declare(self, value: Value) -> None:
+        """Give a value an array: that of an output, or its own."""
+        self.names[value] = self.targets.get(value, value.name)
+        if value not in self.targets:
+            self.body.append(f"{_type(value.dtype)} {value.name}[{value.size}];")
+
+    def element(self, operand: Reference, count: int) -> str:
+        """Return element ``i`` of an operand, which may be copied first."""
+        first, *others = self.function.segments(operand)
+        if not others:
+            return self.place(first)
+        flat, period = operand.addresses.flatten(), first.count
+        is_periodic = torch.equal(flat, flat[:period].repeat(count // period + 1)[:count])
+        if is_periodic and (first.start, first.stride) == (0, 1):
+            return f"{self.names[first.value]}[i % {period}]"
+        return f"{self.copy(operand)}[i]"
+
+    def place(self, segment: Segment) -> str:
+        """Return element ``i`` of a segment."""
+        value, start, stride = segment.value, segment.start, segment.stride
+        if value.constant is not None and value.size == 1:
+            number = _number(value.constant.item(), value.dtype)
+            is_plain = value.dtype.is_floating_point or value.dtype is torch.bool
+            return number if is_plain else f"{_type(value.dtype)}{{{number}}}"
+        if value in self.locals:
+            return self.locals[value]
+        if segment.count == 1 or stride == 0:
+            return f"{self.names[value]}[{start}]"
+        step = "i" if abs(stride) == 1 else f"{abs(stride)} * i"
+        sign = "-" if stride < 0 else "+"
+        return f"{self.names[value]}[{f'{start} {sign} {step}' if start else step}]"
+
+    def copy(self, operand: Reference) -> str:
+        """Return an array with exactly the elements of an operand."""
+        (first, *others) = self.function.sources(operand)
+        if first in self.names and not others and operand.is_all_of(first):
+            return self.names[first]
+        self.copies += 1
+        name = f"packed_{self.copies}"
+        self.body.append(f"{_type(operand.dtype)} {name}[{operand.addresses.numel()}];")
+        self.copy_to(name, operand)
+        return name
+
+    def copy_to(self, target: str, operand: Reference) -> None:
+        segments = self.function.segments(operand)
+        if len(segments) > _MAX_LOOPS:
+            raise ChainError(
+                f"{target} is copied from {len(segments)} places, above {_MAX_LOOPS}",
+                hint="export to numpy, onnx or pt2",
+            )
+        at = 0
+        for segment in segments:
+            index = str(at) if segment.count == 1 else f"{at} + i" if at else "i"
+            line = f"{target}[{index}] = {self.place(segment)};"
+            self.body += [line] if segment.count == 1 else _loop(segment.count, [line])
+            at += segment.count
+
+    def write_rows(self, operation: Operation) -> None:
+        """Write a reduction of rows, or a choice from each row."""
+        self.body += self.stage_comment(operation)
+        arrays = [self.copy(operand) for operand in operation.operands]
+        rows, count = operation.operands[0].shape
+        kind, own, dtype = operation.kind, arrays[0], operation.operands[0].dtype
+        self.declare(operation.result)
+        target = f"{self.names[operation.result]}[row]"
+        element = f"{own}[{count} * row + k]"
+        name = _type(operation.result.dtype)
+        if kind == "take":
+            lines = [f"{target} = {own}[{count} * row + bounded({arrays[1]}[row], {count})];"]
+        elif kind in ("argmax", "argmin"):
+            best = f"{own}[{count} * row + best]"
+            # The first one that is best; NaN is better than any number.
+            better = f"{element} {'>' if kind == 'argmax' else '<'} {best}"
+            if dtype.is_floating_point:
+                better += f" || ({element} != {element} && {best} == {best})"
+            lines = ["std::size_t best = 0;"]
+            lines += _loop(count, [f"if ({better}) {{", "    best = k;", "}"], "k")
+            lines += [f"{target} = static_cast<{name}>(best);"]
+        else:
+            start, following = {
+                "any": ("false", f"total || {element}"),
+                "all": ("true", f"total && {element}"),
+                "sum": (f"{_type(dtype)}{{}}", f"wrapped_add(total, {element})"),
+            }[kind]
+            if dtype.is_floating_point:
+                following = f"total + {element}"
+            lines = [f"{name} total = {start};"]
+            lines += _loop(count, [f"total = {following};"], "k")
+            lines += [f"{target} = total;"]
+        self.body += _loop(rows, lines, "row")
+
+
+def _output(entry: ArtifactEntry) -> str:
+    return f"{'state' if entry.is_state else 'output'}.{entry.name}"
+
+
+def _flat_operands(operation: Operation) -> list[Reference]:
+    """Return operands in the shape of the result."""
+    shape = operation.result.shape
+    return [Reference(part.addresses.expand(shape), part.dtype) for part in operation.operands]
+
+
+def _expression(operation: Operation, parts: list[str]) -> str:
+    kind, dtype, own = operation.kind, operation.result.dtype, operation.operands[0].dtype
+    if kind == "cast" and dtype is torch.bool:
+        return f"{parts[0]} != 0"
+    if kind == "cast" and (own, dtype) == (torch.float64, torch.float32):
+        return f"narrowed({parts[0]})"
+    text = SPELLINGS[kind][1]
+    text = text if own.is_floating_point else _INTEGERS.get(kind, text)
+    return text.format(*parts, type=_type(dtype))
+
+
+def _loop(count: int, lines: list[str], index: str = "i") -> list[str]:
+    head = f"for (std::size_t {index} = 0; {index} < {count}; ++{index}) {{"
+    return [head, *(f"    {line}" for line in lines), "}"]
 
 
 def _comment(text: str) -> str:
@@ -186,10 +435,6 @@ def _comment(text: str) -> str:
 def _type(dtype: torch.dtype) -> str:
     name = DTYPES[dtype]
     return _TYPES.get(name, f"std::{name}_t")
-
-
-def _size(value: Value | ArtifactEntry) -> int:
-    return math.prod(value.shape)
 
 
 def _number(number: float, dtype: torch.dtype) -> str:
@@ -210,339 +455,7 @@ def _number(number: float, dtype: torch.dtype) -> str:
 
 
 def _braced(value: Tensor) -> str:
-    return (
-        "{" + ", ".join(_number(number, value.dtype) for number in value.flatten().tolist()) + "}"
-    )
-
-
-def _states(chain: ChainFunctions) -> dict[str, ArtifactEntry]:
-    states: dict[str, ArtifactEntry] = {}
-    for function in chain.functions:
-        for entry in (*function.inputs, *function.outputs):
-            if entry.is_state:
-                known = states.setdefault(entry.name, entry)
-                if (known.shape, known.dtype) != (entry.shape, entry.dtype):
-                    raise ChainError(f"the state {entry.name!r} changes its shape or dtype")
-    return states
-
-
-def _field(entry: ArtifactEntry, initial: str = "") -> list[str]:
-    shape = "x".join(map(str, entry.shape)) or "scalar"
-    text = _comment(f"{entry.key}, {shape}, {entry.description}")
-    return [f"    // {text}", f"    {_type(entry.dtype)} {entry.name}[{_size(entry)}]{initial};"]
-
-
-def _structs(function: ExportedFunction) -> list[str]:
-    lines: list[str] = []
-    for suffix, entries in (("Input", function.inputs), ("Output", function.outputs)):
-        lines += [*([""] if lines else []), f"struct {function.name.capitalize()}{suffix} {{"]
-        for entry in entries:
-            if not entry.is_state:
-                lines += _field(entry)
-        lines += ["};"]
-    return lines
-
-
-class _Writer:
-    """Writes the body of one function."""
-
-    def __init__(self, exported: ExportedFunction, function: LoweredFunction) -> None:
-        self.exported, self.function = exported, function
-        self.body: list[str] = []
-        self.stage = ""
-        self.copies = 0
-        self.locals: set[Value] = set()
-        """Values that exist only in one loop."""
-        self.storage: dict[Value, str] = {}
-        self.uses: dict[Value, list[Operation | None]] = {}
-        for operation in function.operations:
-            for operand in operation.operands:
-                for value in function.sources(operand):
-                    self.uses.setdefault(value, []).append(operation)
-        self.written: set[str] = set()
-        self.targets: dict[Value, str] = {}
-        for entry, reference in function.outputs:
-            target = f"{'state' if entry.is_state else 'output'}.{entry.name}"
-            for value in function.sources(reference):
-                self.uses.setdefault(value, []).append(None)
-                if value.constant is None and value not in function.inputs:
-                    is_new = value not in self.targets
-                    if is_new and self._is_whole(reference, value):
-                        self.targets[value] = target
-                        self.written.add(target)
-
-    def _is_whole(self, reference: Reference, value: Value) -> bool:
-        expected = torch.arange(value.base, value.base + _size(value))
-        return torch.equal(reference.addresses.flatten(), expected)
-
-    def lines(self) -> list[str]:
-        exported, function = self.exported, self.function
-        reads_state = any(entry.is_state for entry in exported.inputs)
-        has_state = reads_state or any(entry.is_state for entry in exported.outputs)
-        for entry, value in zip(exported.inputs, function.inputs, strict=True):
-            self.storage[value] = f"{'before' if entry.is_state else 'input'}.{entry.name}"
-        for value in function.constants:
-            if _size(value) > 1 and value.constant is not None:
-                self.storage[value] = value.name
-                text = f"static constexpr {_type(value.dtype)} {value.name}[{_size(value)}]"
-                self.body.append(f"{text} = {_braced(value.constant)};")
-        group: list[Operation] = []
-        for operation in function.operations:
-            if group and not self._joins(group, operation):
-                self._write_loop(group)
-                group = []
-            if operation.kind in (*REDUCTIONS, "take"):
-                self._write_rows(operation)
-            else:
-                group.append(operation)
-        if group:
-            self._write_loop(group)
-        self._write_outputs()
-        name = function.name
-        kind = name.capitalize()
-        parameters = ["State& state"] if has_state else []
-        parameters += [f"const {kind}Input& input", f"{kind}Output& output"]
-        lines = [f"inline void {name}({', '.join(parameters)}) noexcept {{"]
-        text = "\n".join(self.body)
-        if reads_state:
-            lines.append("    const State before = state;")
-        lines += [f"    (void){word};" for word in ("input", "output") if f"{word}." not in text]
-        return [*lines, *(f"    {line}" for line in self.body), "}"]
-
-    def _joins(self, group: list[Operation], operation: Operation) -> bool:
-        """Return True if an operation fits into the loop of others."""
-        if operation.kind in (*REDUCTIONS, "take"):
-            return False
-        if _size(operation.result) != _size(group[0].result):
-            return False
-        inside = {member.result for member in group}
-        for operand in operation.operands:
-            flat = self._flat(operand, operation.result)
-            for value in self.function.sources(operand):
-                if value in inside and not self._is_whole(flat, value):
-                    return False
-        return True
-
-    def _flat(self, operand: Reference, result: Value) -> Reference:
-        return Reference(operand.addresses.expand(result.shape), operand.dtype)
-
-    def _say_stage(self, operation: Operation) -> None:
-        if operation.stage and operation.stage != self.stage:
-            self.stage = operation.stage
-            self.body.append(f"// {operation.stage}")
-
-    def _write_loop(self, group: list[Operation]) -> None:
-        count = _size(group[0].result)
-        lines: list[str] = []
-        own = set(map(id, group))
-        self._say_stage(group[0])
-        for operation in group:
-            result = operation.result
-            if operation.stage and operation.stage != self.stage:
-                self.stage = operation.stage
-                lines.append(f"// {operation.stage}")
-            parts = [
-                self._element(self._flat(operand, result), count) for operand in operation.operands
-            ]
-            text = _expression(operation, parts)
-            users = self.uses.get(result, [])
-            if all(user is not None and id(user) in own for user in users):
-                lines.append(f"const {_type(result.dtype)} {result.name} = {text};")
-                self.storage[result] = result.name
-                self.locals.add(result)
-            else:
-                self._declare(result)
-                lines.append(f"{self.storage[result]}[{'i' if count > 1 else '0'}] = {text};")
-        self.body += lines if count == 1 else _loop(count, lines)
-
-    def _declare(self, value: Value) -> None:
-        if value in self.targets:
-            self.storage[value] = self.targets[value]
-            return
-        self.storage[value] = value.name
-        self.body.append(f"{_type(value.dtype)} {value.name}[{_size(value)}];")
-
-    def _element(self, operand: Reference, count: int) -> str:
-        """Return element ``i`` of an operand, which may be copied first."""
-        segments = self.function.segments(operand.addresses)
-        value = segments[0].value
-        if value.constant is not None and _size(value) == 1 and len(segments) == 1:
-            return _scalar(value)
-        name = self.storage.get(value, "")
-        if value in self.locals:
-            return name
-        if len(segments) == 1:
-            start, stride = segments[0].start, segments[0].stride
-            if count == 1 or stride == 0:
-                return f"{name}[{start}]"
-            index = "i" if stride == 1 else f"{stride} * i" if stride > 0 else f"{-stride} * i"
-            if stride < 0:
-                return f"{name}[{start} - {index}]"
-            return f"{name}[{index}]" if start == 0 else f"{name}[{start} + {index}]"
-        period = segments[0].count
-        flat = operand.addresses.flatten()
-        is_periodic = torch.equal(flat, flat[:period].repeat(count // period + 1)[:count])
-        if is_periodic and segments[0].stride == 1 and segments[0].start == 0:
-            return f"{name}[i % {period}]"
-        return f"{self._copy(operand)}[i]"
-
-    def _copy(self, operand: Reference) -> str:
-        """Copy an operand into an array."""
-        self.copies += 1
-        name = f"packed_{self.copies}"
-        self.body.append(f"{_type(operand.dtype)} {name}[{operand.addresses.numel()}];")
-        self._copy_to(name, operand)
-        return name
-
-    def _copy_to(self, target: str, operand: Reference) -> None:
-        segments = self.function.segments(operand.addresses)
-        if len(segments) > _MAX_LOOPS:
-            raise ChainError(
-                f"{target} is copied from {len(segments)} places, above {_MAX_LOOPS}",
-                hint="export to numpy, onnx or pt2",
-            )
-        at = 0
-        for segment in segments:
-            value = segment.value
-            if value.constant is not None and _size(value) == 1:
-                source = _scalar(value)
-            else:
-                step = "i" if segment.stride == 1 else f"{abs(segment.stride)} * i"
-                sign = "-" if segment.stride < 0 else "+"
-                place = f"{segment.start} {sign} {step}" if segment.start else step
-                place = str(segment.start) if segment.stride == 0 or segment.count == 1 else place
-                source = f"{self.storage[value]}[{place}]"
-            if segment.count == 1:
-                self.body.append(f"{target}[{at}] = {source};")
-            else:
-                self.body += _loop(
-                    segment.count, [f"{target}[{f'{at} + i' if at else 'i'}] = {source};"]
-                )
-            at += segment.count
-
-    def _array(self, operand: Reference) -> str:
-        """Return an array with exactly the elements of an operand."""
-        segments = self.function.segments(operand.addresses)
-        value = segments[0].value
-        if value in self.storage and self._is_whole(operand, value):
-            return self.storage[value]
-        return self._copy(operand)
-
-    def _write_rows(self, operation: Operation) -> None:
-        """Write a reduction of rows, or a choice from each row."""
-        self._say_stage(operation)
-        arrays = [self._array(operand) for operand in operation.operands]
-        rows, count = operation.operands[0].shape
-        kind, result, own = operation.kind, operation.result, arrays[0]
-        self._declare(result)
-        target = f"{self.storage[result]}[row]"
-        element = f"{own}[{count} * row + k]"
-        name, dtype = _type(result.dtype), _type(operation.operands[0].dtype)
-        if kind == "take":
-            lines = [f"{target} = {own}[{count} * row + bounded({arrays[1]}[row], {count})];"]
-        elif kind in ("argmax", "argmin"):
-            value = f"{own}[{count} * row + best]"
-            lines = ["std::size_t best = 0;"]
-            # The first one that is best; NaN is better than any number.
-            compare = ">" if kind == "argmax" else "<"
-            better = f"{element} {compare} {value}"
-            if operation.operands[0].dtype.is_floating_point:
-                better += f" || ({element} != {element} && {value} == {value})"
-            lines += _loop(count, [f"if ({better}) {{", "    best = k;", "}"], "k")
-            lines += [f"{target} = static_cast<{name}>(best);"]
-        else:
-            start = {"any": "false", "all": "true"}.get(kind, f"{dtype}{{}}")
-            following = {
-                "any": f"total || {element}",
-                "all": f"total && {element}",
-                "sum": f"total + {element}"
-                if result.dtype.is_floating_point
-                else f"wrapped_add(total, {element})",
-            }[kind]
-            lines = [f"{name} total = {start};"]
-            lines += _loop(count, [f"total = {following};"], "k")
-            lines += [f"{target} = total;"]
-        self.body += _loop(rows, lines, "row")
-
-    def _write_outputs(self) -> None:
-        for entry, reference in self.function.outputs:
-            target = f"{'state' if entry.is_state else 'output'}.{entry.name}"
-            if target not in self.written:
-                self._copy_to(target, reference)
-
-
-def _loop(count: int, lines: list[str], index: str = "i") -> list[str]:
-    head = f"for (std::size_t {index} = 0; {index} < {count}; ++{index}) {{"
-    return [head, *(f"    {line}" for line in lines), "}"]
-
-
-def _scalar(value: Value) -> str:
-    assert value.constant is not None
-    number = _number(value.constant.item(), value.dtype)
-    is_plain = value.dtype in (torch.float32, torch.float64, torch.bool)
-    return number if is_plain else f"{_type(value.dtype)}{{{number}}}"
-
-
-def _expression(operation: Operation, parts: list[str]) -> str:
-    kind, dtype = operation.kind, operation.result.dtype
-    name = _type(dtype)
-    is_float = operation.operands[0].dtype.is_floating_point
-    if kind in _WRAPPED and not is_float:
-        return f"{_WRAPPED[kind]}<{name}>({parts[0]}, {parts[1]})"
-    if kind in _INFIX:
-        text = f"{parts[0]} {_INFIX[kind]} {parts[1]}"
-        return f"static_cast<{name}>({text})" if kind.startswith("bitwise") else text
-    if kind == "where":
-        return f"{parts[0]} ? {parts[1]} : {parts[2]}"
-    if kind == "cast" and (operation.operands[0].dtype, dtype) == (torch.float64, torch.float32):
-        return f"narrowed({parts[0]})"
-    if kind == "cast":
-        return f"{parts[0]} != 0" if dtype is torch.bool else f"static_cast<{name}>({parts[0]})"
-    if kind == "logical_not":
-        return f"!{parts[0]}"
-    if kind == "bitwise_not":
-        return f"static_cast<{name}>(~{parts[0]})"
-    if kind == "neg":
-        return f"-{parts[0]}" if is_float else f"wrapped_sub<{name}>(0, {parts[0]})"
-    if kind == "abs" and not is_float:
-        return f"{parts[0]} < 0 ? wrapped_sub<{name}>(0, {parts[0]}) : {parts[0]}"
-    return f"{_CALLS[kind]}({', '.join(parts)})"
-
-
-def _verifier(space: str, functions: tuple[ExportedFunction, ...], states: list[str]) -> str:
-    lines = [
-        "// Calls the header with pointers to the inputs and outputs, in order; for verify.py.",
-        "",
-        '#include "chain.hpp"',
-        "",
-        "#include <cstring>",
-    ]
-    for function in functions:
-        name, kind = function.name, function.name.capitalize()
-        uses_state = any(entry.is_state for entry in (*function.inputs, *function.outputs))
-        lines += [
-            "",
-            f'extern "C" void tdx_{name}(const void* const* inputs, void* const* outputs) {{',
-            *([f"    {space}::State state;"] if uses_state else []),
-            f"    {space}::{kind}Input input{{}};",
-            f"    {space}::{kind}Output output{{}};",
-        ]
-        for number, entry in enumerate(function.inputs):
-            own = f"{'state' if entry.is_state else 'input'}.{entry.name}"
-            lines.append(f"    std::memcpy({own}, inputs[{number}], sizeof {own});")
-        arguments = "state, input, output" if uses_state else "input, output"
-        lines.append(f"    {space}::{name}({arguments});")
-        for number, entry in enumerate(function.outputs):
-            own = f"{'state' if entry.is_state else 'output'}.{entry.name}"
-            lines.append(f"    std::memcpy(outputs[{number}], {own}, sizeof {own});")
-        lines += ["    (void)inputs;", "    (void)outputs;", "}"]
-    if states:
-        head = 'extern "C" void tdx_initial(const void* const*, void* const* outputs) {'
-        lines += ["", head, f"    const {space}::State state;"]
-        for number, name in enumerate(states):
-            lines.append(f"    std::memcpy(outputs[{number}], state.{name}, sizeof state.{name});")
-        lines.append("}")
-    return "\n".join(lines) + "\n"
+    return f"{{{', '.join(_number(number, value.dtype) for number in value.flatten().tolist())}}}"
 
 
 backend = CppBackend()

@@ -32,16 +32,14 @@ class Backend(ABC):
     - ``numpy``: ``chain.py`` has a Python function for each function, which takes the inputs and
       returns a tuple of the outputs, both in their order;
     - ``cpp``: ``verify.cpp`` includes the header, and has for each function
-      ``extern "C" void tdx_NAME(const void* const* inputs, void* const* outputs)``;
+      ``extern "C" void tdx_NAME(void* state, NAMEInput* input, NAMEOutput* output)``; the fields of
+      the structs are the entries in their order;
     - ``onnx``: ``NAME.onnx`` has inputs and outputs in their order;
     - ``pt2``: ``NAME.pt2`` as well.
     """
 
     name: ClassVar[str]
     """Name in ``--to``."""
-
-    title: ClassVar[str]
-    """Description."""
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that have to be importable for an export."""
@@ -59,11 +57,7 @@ class Backend(ABC):
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """Return the files by name.
-
-        Args:
-            chain: Chain whose operators :meth:`check` has accepted.
-        """
+        """Return the files of a chain by name."""
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """Return the bound of each operator of a chain.

@@ -7,14 +7,17 @@ import json
 import logging
 import math
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import window_sizes
+from tdx.artifacts.functions import constants
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ _SAME = (
     *("index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and"),
     *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max_pool2d", "mul", "ne"),
     *("max_pool2d_with_indices", "neg", "new_full", "new_ones", "new_zeros", "one_hot", "ones"),
-    *("ones_like", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
+    *("ones_like", "pad", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
     *("scalar_tensor", "scatter", "select", "select_scatter", "sign", "slice", "slice_scatter"),
     *("split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind"),
     *("unsqueeze", "upsample_nearest2d", "view", "zeros", "zeros_like"),
@@ -61,7 +64,6 @@ class OnnxBackend(Backend):
     """Each function as ``NAME.onnx``."""
 
     name = "onnx"
-    title = "ONNX files"
     packages = ("onnx", "onnxscript", "onnxruntime")
     extra = "onnx"
 
@@ -73,9 +75,24 @@ class OnnxBackend(Backend):
         """See :class:`Backend`."""
         bounds = super().check(chain)
         for function in chain.functions:
+            held = dict(constants(function.program))
+            infinite = set[Node]()  # what may be infinite, as an input may be
             for node in function.program.graph.nodes:
+                inputs = node.all_input_nodes
+                is_given = node.op == "placeholder" and node.name not in held
+                if _dtype(node).is_floating_point and (is_given or not infinite.isdisjoint(inputs)):
+                    infinite.add(node)
                 if node.kwargs.get("alpha", 1) != 1:
                     bounds[str(node.target)] = _FUSED
+                if node in infinite and "bicubic" in str(node.target):
+                    raise self.not_lowered(node, "of floats, which may be infinite")
+                numbers = [number for number in node.args if isinstance(number, float)]
+                is_rounded = any(
+                    number - _rounded(number) for number in filter(math.isfinite, numbers)
+                )
+                is_double = torch.float64 in map(_dtype, inputs)
+                if is_double and is_rounded and node.target not in _REWRITES:
+                    raise self.not_lowered(node, f"of float64 with {numbers}, rounded to float32")
         return bounds
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
@@ -85,6 +102,12 @@ class OnnxBackend(Backend):
             ChainError: torch's exporter cannot express an operator.
         """
         return {f"{part.name}.onnx": _export(chain, part) for part in chain.functions}
+
+
+def _dtype(node: Node) -> torch.dtype:
+    """Return the dtype of a node; of several results, that of a boolean."""
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, Tensor) else torch.bool
 
 
 def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
@@ -139,25 +162,68 @@ def _sign(x: Tensor) -> Tensor:
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
+def _rounded(number: float) -> float:
+    """Return a number as a float32."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
+def _exact(number: float) -> Tensor:
+    """Return a float64 as a sum of three numbers, which torch's exporter writes as float32."""
+    parts = [_rounded(number)]
+    if math.isfinite(number):
+        parts.append(_rounded(number - parts[0]))
+        parts.append(number - parts[0] - parts[1])
+    first, *others = (torch.full((), part, dtype=torch.float64) for part in parts)
+    return sum(others, first)
+
+
+def _with_number(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a function of a tensor and a number that keeps all bits of the number."""
+
+    def rewritten(x: Tensor, y: Any, **kwargs: Any) -> Any:
+        is_double = x.dtype is torch.float64 and isinstance(y, float)
+        return function(x, _exact(y), **kwargs) if is_double else NotImplemented
+
+    return rewritten
+
+
+def _power(x: Tensor, exponent: Any) -> Any:
+    """Multiply as torch does, with its bits."""
+    if exponent not in (2, 3) or not x.dtype.is_floating_point:
+        return NotImplemented
+    return x * x if exponent == 2 else x * x * x
+
+
 def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Any:
     """Clamp on both sides: one bound alone would replace infinity by the largest number."""
-    if not x.dtype.is_floating_point or None not in (low, high):
+    is_double = x.dtype is torch.float64
+    if not x.dtype.is_floating_point or (None not in (low, high) and not is_double):
         return NotImplemented
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return torch.where(x < low, low, x) if high is None else torch.where(x > high, high, x)
-    return x.clamp(-math.inf if low is None else low, math.inf if high is None else high)
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    if not is_double and not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        return x.clamp(low, high)
+    low, high = (_exact(y) if is_double and not isinstance(y, Tensor) else y for y in (low, high))
+    x = torch.where(x < low, low, x)
+    return torch.where(x > high, high, x)
 
 
+_aten = torch.ops.aten
 _REWRITES: dict[Any, Any] = {
-    torch.ops.aten.sign.default: _sign,
-    torch.ops.aten.clamp.default: _clamp,
-    torch.ops.aten.clamp.Tensor: _clamp,
-    torch.ops.aten.clamp_min.default: _clamp,
-    torch.ops.aten.clamp_min.Tensor: _clamp,
-    torch.ops.aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
-    torch.ops.aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
+    _aten.add.Tensor: _with_number(torch.add),
+    _aten.sub.Tensor: _with_number(torch.sub),
+    _aten.mul.Tensor: _with_number(torch.mul),
+    _aten.div.Tensor: _with_number(torch.div),
+    _aten.pow.Tensor_Scalar: _power,
+    _aten.sign.default: _sign,
+    _aten.clamp.default: _clamp,
+    _aten.clamp.Tensor: _clamp,
+    _aten.clamp_min.default: _clamp,
+    _aten.clamp_min.Tensor: _clamp,
+    _aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
+    _aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
 }
-"""Operators that onnxruntime computes otherwise for NaN or infinity."""
+"""Operators that onnxruntime computes otherwise, or torch's exporter writes otherwise."""
 
 
 def _output_names(function: ExportedFunction) -> list[str]:
@@ -186,13 +252,14 @@ def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, st
     }
     terms = [entry for entry in function.outputs if entry.is_observation]
     if function.name == "step" and terms:
-        windows = window_sizes(function)
-        frames = [windows.get(entry.key.removeprefix("next."), 0) for entry in terms]
+        windows = [entry.key for entry in function.inputs if entry.is_window]
+        frames = [windows.count(entry.key.removeprefix("next.")) for entry in terms]
         metadata["observation_names"] = ",".join(entry.name for entry in terms)
         metadata["observation_terms_scale"] = ",".join(_scale(chain, "step", e.name) for e in terms)
-        # mjlab writes 0 for a term without history.
+        # Of a term without history, mjlab writes 0, and exporters for Isaac Lab write 1.
         history = ",".join(str(count and count + 1) for count in frames)
         metadata["observation_terms_history_length"] = history
+        metadata["observation_history_lengths"] = ",".join(str(count + 1) for count in frames)
     if function.name == "act" and len(function.outputs) == 1:
         metadata["action_scale"] = _scale(chain, "act", function.outputs[0].name)
     return metadata

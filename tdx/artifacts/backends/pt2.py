@@ -17,7 +17,6 @@ class Pt2Backend(Backend):
     """Each function as ``NAME.pt2``."""
 
     name = "pt2"
-    title = "torch.export files"
 
     def bound(self, operator: str) -> float:
         """See :class:`Backend`; torch runs the very operators."""

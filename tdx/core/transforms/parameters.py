@@ -83,7 +83,8 @@ class ScalarTransform(Transform):
 
     def __repr__(self) -> str:
         values = [f"{name}={value}" for name, value in self._scalars.items()]
-        return f"{type(self).__name__}({', '.join([*values, f'keys={self.in_keys}'])})"
+        values.append(f"keys={self.in_keys or self.in_keys_inv}")
+        return f"{type(self).__name__}({', '.join(values)})"
 
 
 def _as_buffer(value: float | None, device: torch.device | None = None) -> Tensor | None:
@@ -241,7 +242,8 @@ class AffineTransform(Transform):
             for name in ("loc", "scale")
             if self._buffers.get(name) is not None
         ]
-        return f"{type(self).__name__}({', '.join([*values, f'keys={self.in_keys}'])})"
+        values.append(f"keys={self.in_keys or self.in_keys_inv}")
+        return f"{type(self).__name__}({', '.join(values)})"
 
 
 def require_floating(spec: TensorSpec, name: str) -> None:

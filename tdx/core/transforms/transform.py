@@ -466,4 +466,4 @@ class Transform(ChainMember):
         """Release resources of the transform."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(keys={self.in_keys})"
+        return f"{type(self).__name__}(keys={self.in_keys or self.in_keys_inv})"
