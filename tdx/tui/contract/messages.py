@@ -1,4 +1,4 @@
-"""What the worker returns to the Contract view: plain data that needs no torch."""
+"""Messages between the Contract view and its worker: plain data that needs no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tdx.compare.report import ContractReport, Difference, RowStatus
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Job, Request
+
+WORKER = "contract"
 
 MAX_ELEMENTS = 64
 """Elements of a key whose values are shown."""
@@ -114,3 +118,51 @@ class Comparison:
 
     report: ContractReport
     stages: tuple[StageComparison, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompareContract(Request[Comparison]):
+    """Compare the chain with a contract, or with another target.
+
+    Args:
+        pipeline: The chain.
+        reference: Folder of a contract, pipeline file, function or env.
+        evaluation: The chain is used for evaluation: its statistics must not change.
+        allow_code: Allow importing Python objects.
+        samples: File or folder with the samples of a stack without an env.
+    """
+
+    pipeline: Pipeline
+    reference: str
+    evaluation: bool = False
+    allow_code: bool = False
+    samples: str | None = None
+
+    def answer(self, job: Job) -> Comparison:
+        from tdx.tui.contract.worker import compare_contract
+
+        return compare_contract(self)
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeContract(Request[str]):
+    """Write a contract of the chain; answered with a sentence.
+
+    Args:
+        pipeline: The chain.
+        path: Folder to write.
+        force: True to replace a contract.
+        allow_code: Allow importing Python objects.
+        samples: File or folder with the samples of a stack without an env.
+    """
+
+    pipeline: Pipeline
+    path: str
+    force: bool = False
+    allow_code: bool = False
+    samples: str | None = None
+
+    def answer(self, job: Job) -> str:
+        from tdx.tui.contract.worker import freeze_contract
+
+        return freeze_contract(self)

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.profile.messages import AdviceResult, Costs, Extra, ProfileProgress
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import (
+    AdviceResult,
+    Costs,
+    Extra,
+    FindAdvice,
+    MeasurePipeline,
+    ProfileProgress,
+)
 from tdx.tui.profile.runs import ModeSelection, ProfileRun, RunHistory, modes_for
 
 if TYPE_CHECKING:
