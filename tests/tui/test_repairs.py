@@ -123,7 +123,7 @@ async def test_same_key_cancels_in_every_tab(
     backend = StuckBackend()
     async with driven("ObservationNorm", backend=backend) as app:
         await app.press("down", *keys)
-        assert "(Ctrl+K cancels)" in app.notices[-1]
+        assert "· Ctrl+K cancels" in app.text("StatusBar")
         await app.press("3", "ctrl+k")
         assert app.notices[-1] == "cancelled"
         assert backend.killed == [worker], "the rollout continues"

@@ -48,6 +48,7 @@ class StatusBar(Static):
         )
         self.workspace.edited.subscribe(self, lambda _: self.refresh())
         self.workspace.inspected.subscribe(self, self._update_phase)
+        self.workspace.commanded.subscribe(self, lambda _: self.refresh())
 
     def _update_phase(self, status: ChainStatus) -> None:
         assert self._timer is not None
@@ -92,6 +93,9 @@ class StatusBar(Static):
             parts.append(Content.styled(f"⟳ {status.phase}{self._delay_text()}", "$accent"))
         elif status.phase == "failed":
             parts.append(Content.styled("✕ worker failed", "$error"))
+        if self.workspace.running:
+            doing = self.workspace.running[-1][1]
+            parts = [Content.styled(f"⟳ {doing} · Ctrl+K cancels", "$accent")]
         right = Content.assemble(Content.styled(" · ", "dim").join(parts), " ")
         gap = max(2, self.size.width - left.cell_length - right.cell_length)
         return Content.assemble(left, " " * gap, right)

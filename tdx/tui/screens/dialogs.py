@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from textual import events, on
@@ -98,6 +99,30 @@ def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], objec
             then(value)
 
     app.push_screen(dialog, answer)
+
+
+def ask_to_replace(
+    app: App[None], file: Path, title: str, text: str, then: Callable[[bool], object]
+) -> None:
+    """Call a function with False, or with True after the user agrees to replace a file.
+
+    Args:
+        app: Shows the question.
+        file: File that may exist.
+        title: Question.
+        text: What would be lost.
+        then: Called unless the user keeps the file.
+    """
+    if not file.exists():
+        then(False)
+        return
+
+    def answer(reply: str | None) -> None:
+        if reply == "replace":
+            then(True)
+
+    replies = [Reply("keep", "Keep it"), Reply("replace", "Replace", is_destructive=True)]
+    app.push_screen(QuestionScreen(title, text, replies), answer)
 
 
 class ChoiceScreen(ModalScreen[str | None]):

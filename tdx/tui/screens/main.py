@@ -20,13 +20,14 @@ from tdx.inspection.live.views import STUCK_STEPS
 from tdx.inspection.overview import Problem
 from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ENV
+from tdx.tui.commands import WorkerCommands
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
-from tdx.tui.files.artifacts import ExportCommands
+from tdx.tui.files.artifacts import ExportCommand
 from tdx.tui.input_queue import InputQueue
 from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
@@ -164,9 +165,10 @@ class MainScreen(FocusGuard):
         self._constant_places: set[int] = set()
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
-        self.contracts = ContractCommands(self, workspace)
-        self.exports = ExportCommands(self, workspace)
-        self.repairs = Repairs(self, workspace)
+        self.commands = WorkerCommands(self, workspace)
+        self.contracts = ContractCommands(self, workspace, self.commands)
+        self.exports = ExportCommand(self, workspace, self.commands)
+        self.repairs = Repairs(self, workspace, self.commands)
 
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
@@ -412,14 +414,11 @@ class MainScreen(FocusGuard):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the key that cancels to others unless a worker records or repairs."""
         if action == "cancel_command":
-            commands = self.contracts.is_freezing, self.repairs.is_running, self.exports.is_running
-            return any(commands)
+            return self.commands.is_running
         return super().check_action(action, parameters)
 
     def action_cancel_command(self) -> None:
-        self.contracts.cancel()
-        self.repairs.cancel()
-        self.exports.cancel()
+        self.commands.cancel()
 
     def action_check(self) -> None:
         def report(problem: Problem | None) -> None:
