@@ -18,12 +18,7 @@ T = TypeVar("T")
 
 
 class WorkerCommands:
-    """Runs commands in workers, and reports why one has failed.
-
-    Args:
-        screen: Shows the notices.
-        workspace: Knows what is running.
-    """
+    """Runs commands in workers, and reports why one has failed."""
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
         self._screen, self._workspace = screen, workspace

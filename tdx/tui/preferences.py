@@ -71,9 +71,6 @@ _FIELDS = (*_COLOR_FIELDS, *_BOOL_FIELDS, *_NUMBER_FIELDS, "variables")
 def read_themes(tables: Mapping[str, object]) -> tuple[tuple[Theme, ...], list[str]]:
     """Parse custom themes; return the valid ones and a notice for each invalid one.
 
-    Args:
-        tables: Fields of Textual's ``Theme`` by theme name.
-
     Example:
         >>> read_themes({"mine": {"primary": "#12345"}})[1]
         ["themes.mine: primary cannot be '#12345' (use a color such as #6ea8fe)"]

@@ -137,13 +137,7 @@ class ListEnvs(Request["tuple[RegisteredEnv, ...]"]):
 
 @dataclass(frozen=True, slots=True)
 class MeasureNorm(Request[tuple[StageConfig, ...]]):
-    """Measure the normalizer at the end of a chain in random steps; the answer replaces it.
-
-    Args:
-        pipeline: The chain up to the normalizer.
-        steps: Number of random steps.
-        allow_code: Allow importing Python objects.
-    """
+    """Measure the normalizer at the end of a chain in random steps; the answer replaces it."""
 
     pipeline: Pipeline
     steps: int
@@ -214,14 +208,7 @@ class DumpProgress:
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """What a finished dump contains.
-
-    Args:
-        path: Folder of the dump.
-        progress: Final progress.
-        complete: True if the goal was reached.
-        seed: Seed with which the dump can be reproduced.
-    """
+    """What a finished dump contains."""
 
     path: str
     progress: DumpProgress

@@ -72,11 +72,7 @@ class TransformList(OptionList):
 
 
 class CatalogPane(Vertical):
-    """The left pane.
-
-    Args:
-        workspace: State of the app.
-    """
+    """The left pane."""
 
     BINDINGS = [
         Binding("enter", "add", "add", id="catalog.add"),
@@ -84,11 +80,7 @@ class CatalogPane(Vertical):
     ]
 
     class Chosen(Message):
-        """A transform was chosen.
-
-        Args:
-            stage: The transform with its arguments.
-        """
+        """A transform was chosen."""
 
         def __init__(self, stage: StageConfig) -> None:
             super().__init__()

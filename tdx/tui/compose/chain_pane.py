@@ -218,11 +218,7 @@ _PROBLEM_WIDTH = 44
 
 # The keys that scroll a view would scroll a long chain instead of moving the cursor.
 class ChainList(ScrollView, can_focus=True, inherit_bindings=False):
-    """Draws the env, the stages and the output, one row each.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Draws the env, the stages and the output, one row each."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"chain--{name}" for name in ("env", "number", "name", "detail", "key", "line", "drop")),
@@ -460,11 +456,7 @@ _END = Binding.Group("env, output", compact=True)
 
 
 class ChainPane(Vertical):
-    """The middle pane.
-
-    Args:
-        workspace: State of the app.
-    """
+    """The middle pane."""
 
     BINDINGS = [
         Binding("up", "step(-1)", "up", id="chain.up", show=False, group=_CURSOR),

@@ -88,10 +88,6 @@ class FormRow(Widget):
     """Form field for one argument.
 
     ``↑``, ``↓`` and ``Enter`` move between the rows of a form.
-
-    Args:
-        field: Description of the argument.
-        keys: Keys to suggest.
     """
 
     class Edited(Message):

@@ -61,9 +61,6 @@ def find_source(workspace: Workspace) -> SourceLine | str:
     That is a line of Python for code of the user and wrappers of other libraries, and a line of the
     pipeline file for a stage in it.
 
-    Args:
-        workspace: State of the app.
-
     Returns:
         The line, or why there is none.
     """
@@ -149,10 +146,6 @@ def edit_source(app: App[None], source: SourceLine) -> str | None:
 def editor_command(environ: Mapping[str, str], source: SourceLine) -> list[str] | None:
     """Return the command that opens a line; ``None`` without an editor.
 
-    Args:
-        environ: Environment variables.
-        source: The line.
-
     Example:
         >>> editor_command({"EDITOR": "vim -n"}, SourceLine(Path("my_envs.py"), 7))
         ['vim', '-n', '+7', 'my_envs.py']
@@ -183,13 +176,7 @@ _MAX_STEPS = 1_000_000
 
 
 class Repairs:
-    """Asks for what a repair needs, and applies it as one edit.
-
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-        commands: Measures and looks for entries.
-    """
+    """Asks for what a repair needs, and applies it as one edit."""
 
     def __init__(
         self, screen: Screen[None], workspace: Workspace, commands: WorkerCommands

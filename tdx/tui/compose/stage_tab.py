@@ -50,11 +50,7 @@ _WELCOME = """No env is chosen yet.
 
 
 class StageTab(TabBody):
-    """Shows and edits the arguments of the selected stage or env.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows and edits the arguments of the selected stage or env."""
 
     BINDINGS = [Binding("enter", "edit", "edit", id="stage.edit", show=False)]
     HELP = """## Stage
@@ -357,12 +353,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
 
 def describe_stage(workspace: Workspace, width: int) -> Content:
-    """Return what the selected stage changes, and the rest of its documentation.
-
-    Args:
-        workspace: State of the app.
-        width: Maximum width of the lines with specs.
-    """
+    """Return what the selected stage changes, and the rest of its documentation."""
     specs, stage = specs_at(workspace), workspace.stage
     shown = [change for change in specs.changes if stage is None or change.change != "same"]
     # What is carried to the next step is an input as well.

@@ -23,13 +23,7 @@ _MAX_ENTRIES = 300
 
 
 class ContractCommands:
-    """Asks what to compare with or where to write, and shows the result.
-
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-        commands: Records contracts.
-    """
+    """Asks what to compare with or where to write, and shows the result."""
 
     def __init__(
         self, screen: Screen[None], workspace: Workspace, commands: WorkerCommands

@@ -25,7 +25,6 @@ class ContractScreen(ModalScreen[None]):
     """Compares the chain with a contract or another target, in a worker.
 
     Args:
-        workspace: State of the app.
         reference: Folder of a contract, pipeline file, function or env.
     """
 

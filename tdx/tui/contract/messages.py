@@ -109,12 +109,7 @@ class StageComparison:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A contract and a target side by side.
-
-    Args:
-        report: Their comparison.
-        stages: The env and the stages.
-    """
+    """A contract and a target side by side."""
 
     report: ContractReport
     stages: tuple[StageComparison, ...]
@@ -146,15 +141,7 @@ class CompareContract(Request[Comparison]):
 
 @dataclass(frozen=True, slots=True)
 class FreezeContract(Request[str]):
-    """Write a contract of the chain; answered with a sentence.
-
-    Args:
-        pipeline: The chain.
-        path: Folder to write.
-        force: True to replace a contract.
-        allow_code: Allow importing Python objects.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """Write a contract of the chain; answered with a sentence."""
 
     pipeline: Pipeline
     path: str

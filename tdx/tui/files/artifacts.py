@@ -23,15 +23,7 @@ _WORKER = "export"
 
 @dataclass(frozen=True, slots=True)
 class ExportChain(Request[str]):
-    """Export the chain; answered with a sentence.
-
-    Args:
-        pipeline: The chain.
-        form: Form of the artifact.
-        path: Folder to write.
-        force: True to replace an artifact.
-        allow_code: Allow importing Python objects.
-    """
+    """Export the chain; answered with a sentence."""
 
     pipeline: Pipeline
     form: str
@@ -56,13 +48,7 @@ class ExportChain(Request[str]):
 
 
 class ExportCommand:
-    """Asks for the form and the folder of an artifact, and writes it.
-
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-        commands: Runs the export.
-    """
+    """Asks for the form and the folder of an artifact, and writes it."""
 
     def __init__(
         self, screen: Screen[None], workspace: Workspace, commands: WorkerCommands

@@ -58,12 +58,7 @@ FILE_TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What is stored between runs of the app.
-
-    Args:
-        sessions: Store of unsaved sessions.
-        recent: Recently opened files.
-    """
+    """What is stored between runs of the app."""
 
     sessions: SessionStore
     recent: RecentFiles
@@ -73,8 +68,6 @@ class Files:
     """Opens, saves and restores the pipeline of a workspace.
 
     Args:
-        app: Shows dialogs and notices.
-        workspace: State of the app.
         storage: What is stored between runs. ``None``: nothing is.
     """
 
@@ -195,11 +188,7 @@ class Files:
     # ------------------------------------------------------------------ save
 
     def save(self, then: Then | None = None) -> None:
-        """Write the pipeline to its file and keep the comments in it.
-
-        Args:
-            then: Called after a successful save.
-        """
+        """Write the pipeline to its file and keep the comments in it."""
         draft = self.workspace.draft
         if draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)
@@ -210,11 +199,7 @@ class Files:
             self._write(self.documents.opened, then)
 
     def save_as(self, then: Then | None = None) -> None:
-        """Ask for a path and write the pipeline there.
-
-        Args:
-            then: Called after a successful save.
-        """
+        """Ask for a path and write the pipeline there."""
         draft = self.workspace.draft
         if draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)

@@ -25,9 +25,6 @@ MAX_ENTRIES = 300
 def suggest_name(env: str) -> str:
     """Return a name for files about an env: that of its task, or of its factory.
 
-    Args:
-        env: Id of the env.
-
     Example:
         >>> suggest_name("ALE/Pong-v5"), suggest_name("src/my_envs.py:make")
         ('pong', 'make')
@@ -58,12 +55,7 @@ class PathEntry:
 
 
 def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
-    """List files and folders that match a typed path; recent files if nothing is typed.
-
-    Args:
-        typed: Incomplete path.
-        recent: Recently opened files.
-    """
+    """List files and folders that match a typed path; recent files if nothing is typed."""
     entries: list[PathEntry] = []
     for path in [path for path in recent if path.exists()][:10] if not typed else ():
         home, parent = str(Path.home()), str(path.parent)

@@ -49,11 +49,7 @@ _HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
 
 
 class TraceCache:
-    """The traces that were displayed last, with their images.
-
-    Args:
-        max_size: Maximum number of traces.
-    """
+    """The traces that were displayed last, with their images."""
 
     def __init__(self, max_size: int = MAX_CACHED_TRACES) -> None:
         self._max_size = max_size
@@ -116,7 +112,6 @@ class LiveConnection:
 
     Args:
         owner: Provides timers and tells whether the tab is visible.
-        workspace: State of the app.
         panes: Show what the worker sends.
         on_layout: Called when other panes may have room now, and when a setting has changed.
 
@@ -461,12 +456,7 @@ class LiveConnection:
             self._workspace.backend.send(self._ticket, envelope)
 
     def run(self, steps: int | None = None, until: str | None = None) -> None:
-        """Step the env.
-
-        Args:
-            steps: Number of steps. ``None``: unlimited.
-            until: Condition that ends the run. ``None``: no condition.
-        """
+        """Step the env."""
         self.requested = None
         self.send(RunSteps(steps, until))
         if self.state is None and self.is_open:

@@ -111,9 +111,6 @@ class LiveTab(SearchableTab):
     """Steps the env of the workspace in a worker and shows its history.
 
     :attr:`connection` controls the worker and the history, :attr:`panes` show what it sends.
-
-    Args:
-        workspace: State of the app.
     """
 
     BINDINGS = [*LIVE_BINDINGS]

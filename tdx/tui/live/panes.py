@@ -71,13 +71,7 @@ def arrange_panes(
 
 
 class ActionLabel(Static):
-    """Clickable text that runs an action of the tab; it takes no focus, as the action has a key.
-
-    Args:
-        text: Text.
-        action: Action of the tab.
-        id: Widget id.
-    """
+    """Clickable text that runs an action of the tab; it takes no focus, as the action has a key."""
 
     DEFAULT_CSS = """
     ActionLabel {
@@ -339,13 +333,7 @@ class LivePanes:
     # Layout
 
     def arrange(self, tab: Widget, *, is_manual: bool, num_envs: int) -> None:
-        """Display the panes that have room.
-
-        Args:
-            tab: The tab; its size decides.
-            is_manual: True if actions are set by hand.
-            num_envs: Number of envs in the batch.
-        """
+        """Display the panes that have room."""
         width, height = tab.size
         form, shown = arrange_panes(
             width, height, self.front, has_images=self._has_images, is_manual=is_manual

@@ -171,9 +171,6 @@ class LivePlayer:
     def run_once(self, envelopes: list[CommandEnvelope]) -> float | None:
         """Execute commands, make a step if one is due, and push what has changed.
 
-        Args:
-            envelopes: Commands since the last call.
-
         Returns:
             Number of seconds in which there is nothing to do; ``None``: until the next command.
         """
@@ -487,10 +484,6 @@ class StepWatch:
     A worker that is killed takes its history with it, so the completed steps are sent before. The
     thread that sends them reads the history during a hook only: then nothing else changes it, and
     the hook cannot return before the thread has finished.
-
-    Args:
-        player: Steps the env.
-        activity: Where to record the running hook.
     """
 
     def __init__(self, player: LivePlayer, activity: ActivityRecord) -> None:
@@ -590,14 +583,7 @@ def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | St
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A session with its env.
-
-    Args:
-        request: What it was opened with.
-        seed: Seed of the env.
-        player: Steps the env.
-        closing: Closes the env.
-    """
+    """A session with its env."""
 
     request: RunSession
     seed: int
@@ -610,11 +596,6 @@ class Rollouts:
 
     A session of an edited chain can repeat the current one. Undoing the edit continues the one
     before it where it was left.
-
-    Args:
-        open_env: Builds an env.
-        clock: Returns nanoseconds.
-        activity: Where sessions record the running call. ``None``: nobody reads it.
     """
 
     def __init__(

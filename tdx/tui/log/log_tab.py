@@ -147,11 +147,7 @@ _LOW_HEIGHT = 18
 
 
 class LogTab(SearchableTab):
-    """Shows the journal.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows the journal."""
 
     BINDINGS = [
         *search_bindings("log"),

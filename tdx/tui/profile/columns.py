@@ -75,13 +75,7 @@ _CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
 
 
 def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> CostSheet:
-    """Return the costs of a run, compared with those of another run or mode.
-
-    Args:
-        run: Run to show.
-        wanted: Selected modes.
-        other: Run to compare with. ``None``: no comparison.
-    """
+    """Return the costs of a run, compared with those of another run or mode."""
     mode = displayed_mode(run, wanted)
     if mode is None or not mode.rows:
         return CostSheet()
@@ -240,12 +234,7 @@ def _bar_column(lines: Sequence[CostLine], width: int) -> Column:
 
 
 def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
-    """Return the columns that fit, from left to right; the part takes the remaining width.
-
-    Args:
-        sheet: Content of the table.
-        width: Available width in cells.
-    """
+    """Return the columns that fit, from left to right; the part takes the remaining width."""
     lines, unit, comparison = sheet.lines, sheet.unit, sheet.comparison
     rows = [line.row for line in lines]
     has_device = any(row.device_us is not None for row in rows)

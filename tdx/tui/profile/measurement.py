@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementSettings:
-    """How long to measure.
-
-    Args:
-        steps: Steps of each repeat.
-        repeats: Number of repeats.
-    """
+    """How long to measure."""
 
     steps: int
     repeats: int
@@ -97,8 +92,6 @@ class MeasurementController:
     """Runs measurements and advice in the worker, one at a time.
 
     Args:
-        owner: Provides timers.
-        workspace: State of the app.
         on_change: Called on progress and at the end.
         on_found: Called with each run and each advice.
     """

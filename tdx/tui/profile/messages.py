@@ -302,16 +302,7 @@ class AdviceResult:
 
 @dataclass(frozen=True, slots=True)
 class FindAdvice(Request[AdviceResult]):
-    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`.
-
-    Args:
-        pipeline: Pipeline to improve.
-        mode: Execution mode.
-        steps: Steps of each repeat.
-        repeats: Number of repeats.
-        warmup: Steps that do not count.
-        allow_code: Allow the pipeline to import Python objects.
-    """
+    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`."""
 
     pipeline: Pipeline
     mode: ModeName

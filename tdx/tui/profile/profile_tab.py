@@ -152,11 +152,7 @@ _EXTRA_TEXT = {
 
 
 class ProfileTab(SearchableTab):
-    """Measures the chain and keeps the runs of this session.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Measures the chain and keeps the runs of this session."""
 
     BINDINGS = [*PROFILE_KEYS]
     TITLES: ClassVar[dict[str, str]] = {

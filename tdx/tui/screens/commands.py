@@ -34,12 +34,7 @@ TARGETS = {
 
 
 class CommandPalette(ChoiceScreen):
-    """Searches the commands of a screen; returns the title of one.
-
-    Args:
-        main: The main screen.
-        screen: The screen on top of it, or itself.
-    """
+    """Searches the commands of a screen; returns the title of one."""
 
     def __init__(self, main: MainScreen, screen: Screen[object]) -> None:
         super().__init__("Commands", ())

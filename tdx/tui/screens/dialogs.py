@@ -104,15 +104,7 @@ def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], objec
 def ask_to_replace(
     app: App[None], file: Path, title: str, text: str, then: Callable[[bool], object]
 ) -> None:
-    """Call a function with False, or with True after the user agrees to replace a file.
-
-    Args:
-        app: Shows the question.
-        file: File that may exist.
-        title: Question.
-        text: What would be lost.
-        then: Called unless the user keeps the file.
-    """
+    """Call a function with False, or with True after the user agrees to replace a file."""
     if not file.exists():
         then(False)
         return
@@ -382,13 +374,7 @@ class QuestionScreen(ModalScreen[str | None]):
 
 
 class TextScreen(ModalScreen[None]):
-    """Shows a text until a key closes it.
-
-    Args:
-        title: Title.
-        text: Text.
-        markdown: Render the text as Markdown.
-    """
+    """Shows a text until a key closes it."""
 
     BINDINGS = [
         Binding(
@@ -422,11 +408,7 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 class JumpScreen(ModalScreen[Widget | None]):
-    """Shows a letter on each target; returns the widget whose letter is pressed.
-
-    Args:
-        targets: Widgets.
-    """
+    """Shows a letter on each target; returns the widget whose letter is pressed."""
 
     def __init__(self, targets: list[Widget]) -> None:
         super().__init__()

@@ -18,13 +18,7 @@ _KEY_WIDTH = 9
 
 
 class HelpScreen(TextScreen):
-    """Shows help for the focused widget.
-
-    Args:
-        app: The app.
-        nodes: The focused widget and its ancestors.
-        transform: Documentation of the selected transform. ``None``: none is selected.
-    """
+    """Shows help for the focused widget."""
 
     def __init__(self, app: App[None], nodes: Sequence[DOMNode], transform: str | None) -> None:
         texts = [node.HELP for node in nodes if isinstance(node, Widget) and node.HELP]

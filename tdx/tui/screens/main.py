@@ -81,13 +81,7 @@ _WIDTH = Binding.Group("narrower/wider", compact=True)
 
 
 class MainScreen(FocusGuard):
-    """Contains the panes and connects them.
-
-    Args:
-        workspace: State of the app.
-        hints: State of the hints.
-        input_queue: Queue of the keys that the key bar presses.
-    """
+    """Contains the panes and connects them."""
 
     BINDINGS = [
         Binding("a", "catalog", "add", id="screen.catalog"),

@@ -167,11 +167,7 @@ _HEADINGS = 4
 
 
 class SpecsTab(SearchableTab):
-    """Shows specs before and after the selected stage, or those of the whole chain.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows specs before and after the selected stage, or those of the whole chain."""
 
     BINDINGS = [
         *search_bindings("specs"),
