@@ -50,7 +50,8 @@ class WorkerCommands:
         entry = worker, doing
         self._workspace.set_running([*self._workspace.running, entry])
         try:
-            return await self._workspace.backend.ask(request, worker=worker, slot=worker)
+            ticket = self._workspace.backend.ask(request, worker=worker, slot=f"{worker} command")
+            return await ticket
         except SupersededError:
             return None
         except RequestError as error:

@@ -159,9 +159,9 @@ async def test_app_offers_what_applies_to_a_factory() -> None:
         # The palette lists what applies.
         await app.open(env=MAKE)
         await app.press("4", "ctrl+p", "text:measure")
-        while "Measure the chain" not in (shown := app.text()):
+        while "Profile: measure" not in (shown := app.text()):
             await asyncio.sleep(0.02)
-        assert "Measure memory too" not in shown
+        assert "Profile: memory" not in shown
         await app.press("escape")
 
         # The profile tab returns to all settings with a chain.

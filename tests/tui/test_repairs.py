@@ -34,12 +34,12 @@ HERE = Path(wrapped_env.__file__)
 async def test_measured_statistics_are_written_into_the_pipeline() -> None:
     async with driven("RewardSum", "ObservationNorm", "VecNorm") as app:
         # Measured statistics are written into the pipeline.
-        measure = "Measure the statistics of the normalizer"
+        measure = "Measure the normalizer"
         await app.press("down", "M")
         assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
         assert measure not in app.commands()
         await app.press("down")
-        assert {measure, "Exclude what cannot be stored"} <= app.commands()
+        assert {measure, "Exclude unstorable"} <= app.commands()
         assert "M measure them in random steps" in app.text("StageTab")
         await app.press("M", "text:1", "enter")
         assert app.notices[-1] == "enter 2 to 1,000,000 steps"

@@ -37,8 +37,8 @@ from tdx.tui.workspace import Readings, Workspace
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 _MIN_WRAPPED = 16
 """Width of the pane below which arguments are cut."""
-_MAX_NAME = 28
-"""Maximum width of a key below the output."""
+_MIN_NAME, _MAX_NAME = 8, 28
+"""Widths of a key below the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def build_chain_rows(
         detail = " ".join(part for part in parts if part)
         badge = "failed" if failures else worst_severity(None)
         detail = f"{detail} {costs.get(ENV, '')}".strip()
-        # The folder of a function's file tells less than its name.
-        name = env.id if env.code is None else env.id.rpartition("/")[2]
+        # The folder of a function's file or of a checkpoint tells less than its name.
+        is_path = env.code is not None or (draft.stack is not None and draft.stack.is_data)
+        name = env.id.rpartition("/")[2] if is_path else env.id
         rows.append(ChainRow("env", ENV, name, detail, badge))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
@@ -113,16 +114,17 @@ def build_chain_rows(
         rows.append(ChainRow("stage", place, name, detail, badge, costs.get(place, "")))
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
-            rows.append(_build_reading_row(readings[place]))
+            rows.append(_build_reading_row(readings[place], has_cost=place in costs))
     keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
     words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
     detail = words.get(status.phase, f"{keys} keys")
     return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
 
 
-def _build_reading_row(reading: StageReading) -> ChainRow:
+def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     """Return the row of a stage that is stepped: its latest numbers, and its time."""
-    time = format_duration(reading.time_ns / 1e3)
+    # A measured cost is beside the name; two times of a stage would contradict each other.
+    time = "" if has_cost else format_duration(reading.time_ns / 1e3)
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
     latest = _format_mean(reading.numbers[-1])
@@ -374,20 +376,20 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            room, title = width - len(row.title) - 7, row.title
-            # Without room for both, the shape comes before the dtype, and then before alignment.
-            detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            # Without room for all, the shape comes before the dtype, alignment and the name.
+            room, title, detail = width - len(row.title) - 7, row.title, row.detail
             if len(detail) > room:
-                title = title.rstrip()
-                room = width - len(title) - 7
-            detail = truncate(detail, room)
+                detail = detail.partition(" ")[0]
+            if len(detail) > room:
+                room = max(_MIN_NAME, width - len(detail) - 7)
+                title = truncate_middle(title.rstrip(), room)
             return [
                 self._styled_segment(f"     {title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
-        title = truncate(row.title, width - len(detail) - 4)
+        title = truncate_middle(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
             *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
@@ -459,12 +461,28 @@ class ChainPane(Vertical):
     """The middle pane."""
 
     BINDINGS = [
-        Binding("up", "step(-1)", "up", id="chain.up", show=False, group=_CURSOR),
-        Binding("down", "step(1)", "down", id="chain.down", show=False, group=_CURSOR),
-        Binding("pageup", "page(-1)", "page up", id="chain.page_up", show=False, group=_PAGE),
-        Binding("pagedown", "page(1)", "page down", id="chain.page_down", show=False, group=_PAGE),
-        Binding("home", "first", "first", id="chain.first", show=False, group=_END),
-        Binding("end", "last", "last", id="chain.last", show=False, group=_END),
+        Binding("up", "step(-1)", id="chain.up", show=False, group=_CURSOR),
+        Binding("down", "step(1)", id="chain.down", show=False, group=_CURSOR),
+        Binding(
+            "pageup",
+            "page(-1)",
+            "page up",
+            id="chain.page_up",
+            show=False,
+            system=True,
+            group=_PAGE,
+        ),
+        Binding(
+            "pagedown",
+            "page(1)",
+            "page down",
+            id="chain.page_down",
+            show=False,
+            system=True,
+            group=_PAGE,
+        ),
+        Binding("home", "first", id="chain.first", show=False, group=_END),
+        Binding("end", "last", id="chain.last", show=False, group=_END),
         Binding("enter", "edit", "edit", id="chain.edit"),
         Binding("space", "switch", "on/off", id="chain.switch"),
         Binding("d,delete", "remove", "remove", id="chain.remove"),
@@ -475,15 +493,6 @@ class ChainPane(Vertical):
         ),
         Binding("x", "fix", "fix", id="chain.fix"),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "chain.edit": "Edit the stage",
-        "chain.switch": "Enable or disable the stage",
-        "chain.remove": "Remove the stage",
-        "chain.duplicate": "Duplicate the stage",
-        "chain.move_up": "Move the stage up",
-        "chain.move_down": "Move the stage down",
-        "chain.fix": "Fix the finding of the stage",
-    }
 
     class Edit(Message):
         """The form of the selected stage should open."""
@@ -519,7 +528,7 @@ class ChainPane(Vertical):
         count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
         is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
-            count = f"{count} · {stack.kind}"
+            count = f"{total} · {stack.kind}"
         elif is_factory and self.workspace.status.overview is None:
             count = ""  # unknown before the factory has been called
         self.border_subtitle = count

@@ -44,17 +44,6 @@ FILE_BINDINGS = (
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )
 
-FILE_TITLES = {
-    "file.save": "Save the pipeline",
-    "file.save_as": "Save under another name",
-    "file.open": "Open a pipeline file",
-    "file.recent": "Open a recent file",
-    "file.new": "Start a new pipeline",
-    "file.reload": "Reload from disk",
-    "file.restore": "Restore a session",
-    "file.dump": "Dump a rollout",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Storage:

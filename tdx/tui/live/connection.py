@@ -261,9 +261,8 @@ class LiveConnection:
             self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
 
     def start_if_new(self) -> None:
-        """Start the first session, if there is an env and no session has failed."""
-        is_new = self.state is None and not self._has_failed
-        if is_new and not self.is_open and self._workspace.draft.env is not None:
+        """Start the first session, unless it has failed."""
+        if self.state is None and not self._has_failed and not self.is_open:
             self.start(repeat=self._repeats)
 
     def branch(self) -> None:

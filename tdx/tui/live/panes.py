@@ -260,6 +260,7 @@ class LivePanes:
         self.by_name: dict[Pane, Widget] = dict(zip(PANES, widgets, strict=True))
         for widget in widgets:
             widget.add_class("live-pane", update=False)
+        self.envs.display = False  # until there is a batch
         self.front: Pane = "values"
         self.chosen_plots: tuple[str, ...] | None = None
         self.default_plots: tuple[str, ...] = ()

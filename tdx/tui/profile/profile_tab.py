@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -155,21 +155,6 @@ class ProfileTab(SearchableTab):
     """Measures the chain and keeps the runs of this session."""
 
     BINDINGS = [*PROFILE_KEYS]
-    TITLES: ClassVar[dict[str, str]] = {
-        "profile.measure": "Measure the chain",
-        "profile.cancel": "Cancel the measurement",
-        "profile.sort": "Sort by the next column",
-        "profile.invert": "Reverse the order",
-        "profile.mode": "Change the execution mode",
-        "profile.settings": "Set steps and repeats",
-        "profile.operators": "Measure torch operators too",
-        "profile.advice": "Try changes that save time, or select one",
-        "profile.marginal": "Measure savings without each stage",
-        "profile.memory": "Measure memory too",
-        "profile.base": "Compare all runs with this one",
-        "profile.earlier": "Show the earlier run",
-        "profile.later": "Show the later run",
-    }
     HELP = HELP
 
     def __init__(self, workspace: Workspace) -> None:

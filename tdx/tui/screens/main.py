@@ -6,8 +6,6 @@ To add a tab, append its name to :data:`TABS` and its class to :func:`load_tab`.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -86,66 +84,58 @@ class MainScreen(FocusGuard):
     BINDINGS = [
         Binding("a", "catalog", "add", id="screen.catalog"),
         Binding("e", "choose_env", "env", id="screen.env"),
-        Binding("p", "presets", "presets", id="screen.presets", show=False),
+        Binding("p", "presets", "start with a sample pipeline", id="screen.presets", show=False),
         Binding("u,ctrl+z", "undo", "undo", id="screen.undo", group=_HISTORY),
         Binding("U,ctrl+y", "redo", "redo", id="screen.redo", group=_HISTORY),
         Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
-        Binding("g,ctrl+g", "jump", "jump", id="screen.jump", show=False),
-        Binding("z", "expand", "expand", id="screen.expand", show=False),
+        Binding("g,ctrl+g", "jump", "jump to a pane or field", id="screen.jump", show=False),
+        Binding("z", "expand", "expand the pane", id="screen.expand", show=False),
         Binding(
-            "less_than_sign", "resize(-4)", "narrower", False, id="screen.narrower", group=_WIDTH
+            "less_than_sign",
+            "resize(-4)",
+            "narrower",
+            False,
+            id="screen.narrower",
+            group=_WIDTH,
         ),
-        Binding("greater_than_sign", "resize(4)", "wider", False, id="screen.wider", group=_WIDTH),
-        Binding("t", "theme", "theme", False, id="screen.theme", group=_DISPLAY),
-        Binding("y", "copy", "copy", id="screen.copy", show=False),
+        Binding(
+            "greater_than_sign",
+            "resize(4)",
+            "wider",
+            False,
+            id="screen.wider",
+            group=_WIDTH,
+        ),
+        Binding("t", "theme", "change the theme", False, id="screen.theme", group=_DISPLAY),
+        Binding("y", "copy", "copy the pipeline", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", False, id="screen.check", group=_CHECK),
         Binding("h", "hints", "first steps", False, id="screen.hints", group=_DISPLAY),
         Binding(
-            "M", "measure", "measure statistics", id="screen.measure", show=False, group=_CHECK
+            "M", "measure", "measure the normalizer", id="screen.measure", show=False, group=_CHECK
         ),
         Binding(
-            "X", "exclude", "exclude unstorable", id="screen.exclude", show=False, group=_CHECK
+            "X",
+            "exclude",
+            "exclude unstorable",
+            id="screen.exclude",
+            show=False,
+            group=_CHECK,
         ),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
         Binding("C", "compare", "compare with …", False, id="screen.compare", group=_CONTRACT),
         Binding(
             "F", "freeze", "record a contract", id="screen.freeze", show=False, group=_CONTRACT
         ),
-        Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
+        Binding("ctrl+k", "cancel", "cancel the inspection", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
-        Binding("escape", "home", "chain", id="screen.home", show=False),
-        Binding("f12", "details", "details", id="screen.details", show=False),
+        Binding("escape", "home", "go to the chain", id="screen.home", show=False),
+        Binding("f12", "details", "show all errors", id="screen.details", show=False),
         *(
-            Binding(
-                *(str(n), f"tab({n})", f"tab {n}"), id=f"screen.tab{n}", show=False, group=_TABS
-            )
+            Binding(str(n), f"tab({n})", id=f"screen.tab{n}", show=False, group=_TABS)
             for n in range(1, len(TABS) + 1)
         ),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "screen.catalog": "Add transforms",
-        "screen.env": "Choose an env",
-        "screen.presets": "Start with a sample pipeline",
-        "screen.undo": "Undo the last edit",
-        "screen.redo": "Redo the last undone edit",
-        "screen.search": "Search",
-        "screen.jump": "Jump to a pane or field",
-        "screen.expand": "Expand or restore the focused pane",
-        "screen.narrower": "Make the pane narrower",
-        "screen.wider": "Make the pane wider",
-        "screen.theme": "Change the theme",
-        "screen.copy": "Copy the pipeline",
-        "screen.check": "Check with steps",
-        "screen.compare": "Compare with a contract",
-        "screen.freeze": "Record a contract",
-        "screen.measure": "Measure the statistics of the normalizer",
-        "screen.exclude": "Exclude what cannot be stored",
-        "screen.source": "Open the source in an editor",
-        "screen.hints": "Show or hide the first steps",
-        "screen.cancel": "Cancel the inspection, or restart its worker",
-        "screen.details": "Show all errors",
-    }
 
     def __init__(self, workspace: Workspace, hints: HintState, input_queue: InputQueue) -> None:
         super().__init__()
