@@ -18,7 +18,7 @@ from tdx.pipeline.editing import Draft
 from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
-from tdx.tui.compose.form_row import WordSuggester
+from tdx.tui.compose.form_row import LAST_KEY, WordSuggester
 from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
@@ -296,7 +296,8 @@ async def test_values_are_completed_in_the_form() -> None:
     ],
 )
 async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str | None) -> None:
-    suggester = WordSuggester(("agents.observation", "reward", "done"))
+    known = ("agents.observation", "reward", "done")
+    suggester = WordSuggester(lambda _: known, LAST_KEY)
     assert await suggester.get_suggestion(typed) == completed
 
 

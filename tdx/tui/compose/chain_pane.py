@@ -140,10 +140,10 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
 
 
 _MAX_ARGUMENTS = 3
-"""Lines for the arguments of a stage; the Stage tab shows them all."""
+"""Lines for the arguments of a stage, if there is no room for all of them."""
 
 
-def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
+def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[ChainRow]:
     """Return a row, and its arguments below it if they do not fit beside the name."""
     cost = len(row.cost) + 1 if row.cost else 0
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
@@ -152,9 +152,9 @@ def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
     room = width - 5
     fill = textwrap.TextWrapper(
         room,
-        max_lines=_MAX_ARGUMENTS,
+        max_lines=max_lines,
         placeholder=" …",
-        break_long_words=False,
+        break_long_words=max_lines is None,
         break_on_hyphens=False,
     )
     lines = [truncate(line, room) for line in fill.wrap(row.detail)]
@@ -296,9 +296,12 @@ cannot be created."""
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
         self._whole_rows = rows
-        wrapped = [part for row in rows for part in _wrap_arguments(row, self.size.width)]
-        if len(wrapped) <= self.size.height:
-            rows = wrapped
+        for max_lines in (None, _MAX_ARGUMENTS):
+            width = self.size.width
+            wrapped = [part for row in rows for part in _wrap_arguments(row, width, max_lines)]
+            if len(wrapped) <= self.size.height:
+                rows = wrapped
+                break
         if rows != self.rows:
             self.rows = rows
             self._measure()

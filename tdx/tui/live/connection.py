@@ -195,6 +195,8 @@ class LiveConnection:
         if draft.env is None:
             self.show_message("choose an env first: press e")
             return
+        if self._draft is None and draft.policy is not None:
+            self.action_source = draft.policy
         self._draft, self._pipeline = draft, draft.pipeline()
         self._has_failed = False
         self._report(None)

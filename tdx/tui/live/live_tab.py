@@ -291,6 +291,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         """Ask where actions come from."""
         now = self.connection.action_source
         choices = [Choice(name, name, note) for name, note in _SOURCES]
+        policy = self.workspace.draft.policy
+        if policy is not None and policy not in dict(_SOURCES):
+            choices.insert(0, Choice(policy, policy, "of the pipeline"))
         known = [choice.id for choice in choices]
         if now not in known:
             choices.append(Choice(now, now, "current"))

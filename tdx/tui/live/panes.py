@@ -239,7 +239,7 @@ PLOT_WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 _MAX_EPISODES = 100
 _MAX_ENV_CELLS = 256
 _FEW_EPISODES = 5
-"""Height of the episodes beside images."""
+"""Maximum height of the episodes beside images."""
 
 
 class LivePanes:
@@ -352,7 +352,7 @@ class LivePanes:
         # Plots and episodes leave room that they do not need to images and values.
         is_short = form == "middle" or (form == "broad" and (has_images or self.plots.is_flat))
         self.plots.styles.height = self.plots.wanted_height if is_short else None
-        self.episodes.styles.height = _FEW_EPISODES if has_images else None
+        self.episodes.styles.max_height = _FEW_EPISODES if has_images else None
         side.styles.height = "auto" if form == "middle" and not has_images else None
         self.envs.display = num_envs > 1
 
