@@ -127,7 +127,7 @@ class TdxApp(CrashReportingApp):
 
     def action_file(self, command: str) -> None:
         """Run a command for pipeline files."""
-        self.files.run(command)
+        getattr(self.files, command)()
 
     def on_ready(self) -> None:
         """Begin with garbage collection, which ``open_app`` disables until the first screen."""

@@ -57,8 +57,6 @@ LIGHT = Theme(
 )
 THEMES = (DARK, LIGHT)
 DEFAULT_THEME = DARK.name
-
-
 _COLOR_FIELDS = (
     *("primary", "secondary", "warning", "error", "success", "accent"),
     *("foreground", "background", "surface", "panel", "boost"),

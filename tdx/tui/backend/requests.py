@@ -170,12 +170,7 @@ class FindUnstorable(Request[tuple[NestedKey, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """Progress of a dump.
-
-    Args:
-        share: Recorded share, from 0 to 1.
-        text: Description for the user: steps and episodes, or shards by their state.
-    """
+    """Progress of a dump."""
 
     share: float
     text: str

@@ -103,7 +103,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         while self._building is not None and not self._building.is_finished:
             with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
-        self._focus_form()
+        self.action_edit()
 
     @property
     def default_focus(self) -> Widget:
@@ -111,10 +111,6 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         return self.query_one("#form")
 
     def action_edit(self) -> None:
-        """Focus the first field."""
-        self._focus_form()
-
-    def _focus_form(self) -> None:
         """Focus the first field; the button for the env if there are no fields."""
         rows = self.query(FormRow)
         fields = [rows.first().input] if rows else [*self.query("#form Button")]
@@ -240,7 +236,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         elif same:
             self.screen.set_focus(same[0])
         else:
-            self._focus_form()
+            self.action_edit()
 
     def _identity(self) -> tuple[object, ...]:
         stage = self.workspace.stage

@@ -22,11 +22,7 @@ from tdx.tui.workspace import Workspace
 
 
 class ContractScreen(ModalScreen[None]):
-    """Compares the chain with a contract or another target, in a worker.
-
-    Args:
-        reference: Folder of a contract, pipeline file, function or env.
-    """
+    """Compares the chain with a contract or another target, in a worker."""
 
     HELP = """## Contract
 

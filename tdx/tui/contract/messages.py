@@ -117,15 +117,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CompareContract(Request[Comparison]):
-    """Compare the chain with a contract, or with another target.
-
-    Args:
-        pipeline: The chain.
-        reference: Folder of a contract, pipeline file, function or env.
-        evaluation: The chain is used for evaluation: its statistics must not change.
-        allow_code: Allow importing Python objects.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """Compare with a contract or another target, as an evaluation if statistics must not move."""
 
     pipeline: Pipeline
     reference: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ FILE_BINDINGS = (
     Binding("ctrl+s", "file('save')", "save", id="file.save"),
     Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
     Binding("ctrl+o", "file('open')", "open", False, id="file.open", group=_OPEN),
-    Binding("ctrl+r", "file('recent')", "recent files", False, id="file.recent", group=_OPEN),
+    Binding("ctrl+r", "file('open_recent')", "recent files", False, id="file.recent", group=_OPEN),
     Binding("ctrl+n", "file('new')", "new pipeline", False, id="file.new", group=_OPEN),
     Binding(
         "ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False, group=_RELOAD
@@ -70,16 +70,6 @@ class Files:
         self.autosave = Autosave(app, workspace, store, self.documents)
         self.watch = DiskWatch(app, workspace, self.documents, self.reload)
         self.dump_job = DumpJob(app, workspace)
-        self._commands: Mapping[str, Then] = {
-            "save": self.save,
-            "save_as": self.save_as,
-            "open": self.open,
-            "recent": self.open_recent,
-            "new": self.new,
-            "reload": self.reload,
-            "restore": self.restore,
-            "dump": self.dump,
-        }
 
     def start(self) -> None:
         """Load the document of the initial draft, and start autosave and the disk watch."""
@@ -101,10 +91,6 @@ class Files:
                 self._add_recent(path)
         self.autosave.start()
         self.watch.start()
-
-    def run(self, command: str) -> None:
-        """Run the command of a key binding."""
-        self._commands[command]()
 
     # ------------------------------------------------------------------ open
 

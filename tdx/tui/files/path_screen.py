@@ -17,6 +17,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.tui.screens.dialogs import walk_options
+
 Purpose = Literal["open", "save"]
 SUFFIXES = (".yaml", ".yml")
 MAX_ENTRIES = 300
@@ -153,10 +155,7 @@ class PathScreen(ModalScreen[str | None]):
         return self._purpose == "open" and is_dump(typed)
 
     def action_walk(self, by: int) -> None:
-        options = self.query_one("#path-list", OptionList)
-        if options.option_count:
-            at = -1 if options.highlighted is None and by > 0 else (options.highlighted or 0)
-            options.highlighted = max(0, min(at + by, options.option_count - 1))
+        walk_options(self.query_one("#path-list", OptionList), by)
 
     def action_complete(self) -> None:
         names = [entry.text for entry in self._entries]

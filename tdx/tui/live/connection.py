@@ -427,12 +427,8 @@ class LiveConnection:
 
     def show_header(self) -> None:
         """Update the header."""
-        self._panes.header.show_settings(
-            is_running=self.is_running,
-            stop_condition=self.stop_condition,
-            rate=self.rate,
-            action_source=self.action_source,
-        )
+        settings = self.is_running, self.stop_condition, self.rate, self.action_source
+        self._panes.header.show_settings(*settings)
         self._panes.show_header(self.state, self.info)
 
     def show_message(self, text: str) -> None:

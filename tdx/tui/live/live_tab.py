@@ -49,8 +49,6 @@ _SOURCES = (
     ("manual", "set by hand, with sliders"),
 )
 _SEQUENCE_SUFFIXES = (".npy", ".json")
-
-
 _SCRUB = Binding.Group("scrub", compact=True)
 _EPISODE = Binding.Group("episode", compact=True)
 _RATE = Binding.Group("rate", compact=True)

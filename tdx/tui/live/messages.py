@@ -176,16 +176,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """Facts about a session that do not change.
-
-    Args:
-        env: Name of the env.
-        batch: Batch size of the env.
-        fields: Numbers of the action that can be set by hand.
-        plots: Plots that are shown until others are chosen.
-        max_traces: Maximum number of traces in the history.
-        max_bytes: Maximum size of the history in bytes.
-    """
+    """Facts about a session that do not change."""
 
     env: str
     batch: tuple[int, ...]

@@ -185,12 +185,7 @@ class LiveHeader(Vertical):
         self.query_one("#live-head", Static).update(text, layout=False)
 
     def show_settings(
-        self,
-        *,
-        is_running: bool,
-        stop_condition: str | None,
-        rate: float | None,
-        action_source: str,
+        self, is_running: bool, stop_condition: str | None, rate: float | None, action_source: str
     ) -> None:
         """Show the settings; lay out the labels only if they have changed."""
         settings = (is_running, stop_condition, rate, action_source)

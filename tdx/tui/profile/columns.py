@@ -31,14 +31,7 @@ Tone = Literal["", "dim", "bar", "slower", "faster", "new", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A line of the cost table.
-
-    Args:
-        name: Row key.
-        place: Position in the chain.
-        row: Measurement.
-        delta: Difference to another measurement. ``None``: there is none.
-    """
+    """A line of the cost table."""
 
     name: str
     place: int
@@ -58,13 +51,7 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class CostSheet:
-    """Content of the cost table.
-
-    Args:
-        lines: Parts in the order of their cost, then the whole step.
-        unit: Unit of all times.
-        comparison: What the times are compared with.
-    """
+    """Content of the cost table."""
 
     lines: tuple[CostLine, ...] = ()
     unit: Unit = "µs"

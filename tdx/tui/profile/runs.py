@@ -99,15 +99,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of two measurements.
-
-    Args:
-        before: Name of the other measurement: a run or a mode.
-        after: Name of this measurement.
-        step: Difference of the whole step.
-        rows: Differences by row.
-        removed: Rows that only the other measurement has.
-    """
+    """Comparison of two measurements."""
 
     before: str
     after: str

@@ -91,6 +91,13 @@ def fuzzy_sort(
     return [(item, positions) for _, item, positions in ranked]
 
 
+def walk_options(options: OptionList, by: int) -> None:
+    """Move the cursor of a list that has no focus."""
+    if options.option_count:
+        at = -1 if options.highlighted is None and by > 0 else (options.highlighted or 0)
+        options.highlighted = max(0, min(at + by, options.option_count - 1))
+
+
 def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], object]) -> None:
     """Show a dialog, and call a function with the answer unless it was cancelled."""
 
@@ -184,10 +191,7 @@ class ChoiceScreen(ModalScreen[str | None]):
             self._fill(None if at is None else options.get_option_at_index(at).id)
 
     def action_walk(self, by: int) -> None:
-        options = self.query_one("#choose-list", OptionList)
-        if options.option_count:
-            at = (options.highlighted or 0) + by
-            options.highlighted = max(0, min(at, options.option_count - 1))
+        walk_options(self.query_one("#choose-list", OptionList), by)
 
     @on(Input.Changed, "#choose-search")
     def _update_options(self, event: Input.Changed) -> None:
@@ -270,13 +274,7 @@ class ChoiceScreen(ModalScreen[str | None]):
 
 
 class MultiChoiceScreen(ModalScreen[list[str] | None]):
-    """List with check boxes; returns the checked entries, or ``None``.
-
-    Args:
-        title: Question.
-        options: Entries.
-        chosen: Entries that are checked initially; unknown ones are added.
-    """
+    """List with check boxes; returns the checked entries, or ``None``."""
 
     BINDINGS = [
         Binding("escape", "dismiss(None)", "back", id="pick.back"),
