@@ -139,6 +139,8 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
 
 
+_MAX_SUBTITLE = 24
+"""Width of the subtitle in the narrowest pane."""
 _MAX_ARGUMENTS = 3
 """Lines for the arguments of a stage, if there is no room for all of them."""
 
@@ -515,7 +517,8 @@ class ChainPane(Vertical):
         count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
         is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
-            count = f"{total} · {stack.kind}"
+            text = f"{count} · {stack.kind}"
+            count = text if len(text) <= _MAX_SUBTITLE else f"{total} · {stack.kind}"
         elif is_factory and self.workspace.status.overview is None:
             count = ""  # unknown before the factory has been called
         self.border_subtitle = count
