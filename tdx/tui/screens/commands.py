@@ -94,7 +94,7 @@ class CommandPalette(ChoiceScreen):
         if self._main.workspace.takes_samples:
             choose = self._main.dialogs.choose_samples
             yield ("Choose samples", "recorded inputs instead of drawn ones", choose)
-        if self._main.workspace.draft.env is not None:
+        if self._main.workspace.draft.positions:
             export = self._main.exports.export
             yield ("Export the chain", "code that runs without tdx", export)
         save = self._main.save_screenshot

@@ -84,7 +84,7 @@ class MainScreen(FocusGuard):
     BINDINGS = [
         Binding("a", "catalog", "add", id="screen.catalog"),
         Binding("e", "choose_env", "env", id="screen.env"),
-        Binding("p", "presets", "start with a sample pipeline", id="screen.presets", show=False),
+        Binding("p", "presets", "sample pipelines", id="screen.presets", show=False),
         Binding("u,ctrl+z", "undo", "undo", id="screen.undo", group=_HISTORY),
         Binding("U,ctrl+y", "redo", "redo", id="screen.redo", group=_HISTORY),
         Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
