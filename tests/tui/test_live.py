@@ -583,3 +583,10 @@ async def test_first_screen_says_that_the_worker_starts_and_who_acts() -> None:
         assert "starting worker" in shown
         assert "20 steps/s + action: zero" in shown
         assert "all 0" not in shown, "there is no batch"
+
+
+async def test_header_does_not_name_a_refused_action_source() -> None:
+    async with playing("RewardSum") as app:
+        await app.press("i", "text:sb3:none.zip", "enter")
+        assert "allow-code" in app.note
+        assert "action: random" in app.text("LiveTab")

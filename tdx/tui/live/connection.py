@@ -409,6 +409,7 @@ class LiveConnection:
         was_running, self.state = self.is_running, state
         if state.last_command >= self._last_command:
             self._waiting_since = None
+            self.action_source = state.action_source  # not one that was refused
         if state.shown == self.requested or state.follows_latest:
             self.requested = None
         if self._panes.show_state(state, self.num_envs, is_edit=not self._is_branch):
