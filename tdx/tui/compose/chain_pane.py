@@ -394,7 +394,9 @@ cannot be created."""
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
-        title = truncate_middle(row.title, width - len(detail) - 4)
+        # The end of a path or a function tells more than its folder.
+        shorten = truncate_middle if {*"/:"} & {*row.title} else truncate
+        title = shorten(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
             *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
