@@ -53,7 +53,7 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
         await until(lambda: file.read_text().count("RewardSum") == 2)
         await pilot.press("ctrl+p")
         await until(lambda: isinstance(app.screen, CommandPalette))
-        await pilot.press(*"saveunderanother", "enter")
+        await pilot.press(*"saveas", "enter")
         await until(lambda: bool(app.screen.query("#path-input")))
         await pilot.press("escape")
         await until(lambda: app.screen is main)
