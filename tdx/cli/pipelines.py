@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -51,6 +52,7 @@ _FILE_TARGET = re.compile(r"\.{0,2}[/\\].*|~.*|.*[/\\].*[/\\].*|.*\\.*|.*\.[A-Za
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
 _SHOWN_FILES = 3
+_MAX_FOLDERS = 200
 
 
 _PIPELINE = "Pipeline"
@@ -591,6 +593,7 @@ def _check_no_folder(target: str) -> None:
     """Raise an error for a folder that is no dump, unless an env is named like it."""
     from tdx.envs.gym.registry import find_env
     from tdx.pipeline.policies import model_hint
+    from tdx.stacks.checkpoints import is_checkpoint
 
     path = Path(target)
     if not path.is_dir() or ":" in target:
@@ -599,12 +602,17 @@ def _check_no_folder(target: str) -> None:
         find_env(target)
         return
     files = sorted(str(file) for file in path.iterdir() if file.suffix in PIPELINE_SUFFIXES)
-    shown = ", ".join(files[:_SHOWN_FILES])
-    hint = f"name a file in it: {shown}" if files else "name an env, a pipeline file or a dump"
-    models = sorted(path.glob("*.zip"))
-    if models and not files:
+    # Trainings write a folder for each checkpoint, some with the policy in a folder below it.
+    folders = itertools.islice(itertools.chain(path.glob("*/"), path.glob("*/*/")), _MAX_FOLDERS)
+    checkpoints = sorted(str(folder) for folder in folders if is_checkpoint(folder))
+    hint = "name an env, a pipeline file, a dump or a checkpoint"
+    if models := sorted(path.glob("*.zip")):
         hint = model_hint(str(models[0]))
-    raise ArgumentError(f"{target} is a folder without a dump", hint=hint)
+    for kind, found in (("file", files), ("checkpoint", checkpoints)):
+        if found:
+            hint = f"name a {kind} in it: {', '.join(found[:_SHOWN_FILES])}"
+            break
+    raise ArgumentError(f"{target} is a folder without a dump or a checkpoint", hint=hint)
 
 
 def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:

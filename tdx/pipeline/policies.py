@@ -145,7 +145,7 @@ def parse_policy(text: str) -> PolicySource:
 
 def model_hint(file: str) -> str:
     """Return the hint for a file of Stable-Baselines3 that is named instead of an env."""
-    return f"for a model of Stable-Baselines3, name its env, and sb3:{file} as the policy"
+    return f"for a model of Stable-Baselines3, name its env, and --policy sb3:{file}"
 
 
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:

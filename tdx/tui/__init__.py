@@ -6,6 +6,7 @@ torch: whatever needs torch is answered by a worker process.
 ========================  ===================================================================
 ``app.py``                the Textual app: themes, help, command palette
 ``workspace.py``          state that all parts share, and the signals that report changes
+``commands.py``           commands that take a worker a while
 ``tab_body.py``           what tabs share: when they draw, focus, search, problems
 ``input_queue.py``        keys and clicks are delivered one after another
 ``line_widgets.py``       widgets that draw whole lines and cache them

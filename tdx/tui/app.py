@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding
@@ -25,7 +24,7 @@ from tdx.tui.backend.messages import worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.files.document import report_crash, watch_signals
-from tdx.tui.files.files import FILE_BINDINGS, FILE_TITLES, Files, Storage
+from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.input_queue import InputQueue, QueuedEvent
 from tdx.tui.log.journal import Journal
 from tdx.tui.preferences import (
@@ -66,15 +65,12 @@ class TdxApp(CrashReportingApp):
     CSS_PATH = [_FOLDER / "app.tcss", *sorted(_FOLDER.glob("*/*.tcss"))]
     BINDINGS = [
         Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
-        Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
+        Binding(
+            "ctrl+p", "command_palette", "commands", id="app.palette", priority=True, system=True
+        ),
         Binding("question_mark,f1", "help", "help", id="app.help"),
         *FILE_BINDINGS,
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "app.quit": "Quit",
-        "app.help": "Show help",
-        **FILE_TITLES,
-    }
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
 
     def __init__(
@@ -131,7 +127,7 @@ class TdxApp(CrashReportingApp):
 
     def action_file(self, command: str) -> None:
         """Run a command for pipeline files."""
-        self.files.run(command)
+        getattr(self.files, command)()
 
     def on_ready(self) -> None:
         """Begin with garbage collection, which ``open_app`` disables until the first screen."""
@@ -162,11 +158,6 @@ class TdxApp(CrashReportingApp):
             vars(kind).get("BINDINGS", ()) for kind in dict.fromkeys(kinds)
         ]
         return [[each for each in group if isinstance(each, Binding)] for group in declared]
-
-    def binding_ids(self) -> list[str]:
-        """Return the ids of all bindings, as a keymap names them."""
-        ids = (binding.id for group in self.binding_groups() for binding in group)
-        return list(dict.fromkeys(name for name in ids if name))
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
         """Ignore the clash: :func:`check_keymap` has checked the keymap.

@@ -22,13 +22,7 @@ ENV = -1
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """An error of a stage or the env.
-
-    Args:
-        source: Worker that found it.
-        number: Number of the stage in the draft. ``None``: the env.
-        problem: What is wrong.
-    """
+    """An error of a stage or the env."""
 
     source: Source
     number: int | None

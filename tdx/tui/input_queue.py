@@ -43,10 +43,6 @@ class InputQueue:
 
     Scrolling waits for earlier keys and clicks, but later events do not wait for it: it neither
     moves the focus nor opens a dialog. Mouse moves are not queued.
-
-    Args:
-        app: The app.
-        deliver: Hands an event to its widget.
     """
 
     def __init__(self, app: App[None], deliver: Callable[[QueuedEvent], Awaitable[None]]) -> None:
@@ -68,11 +64,7 @@ class InputQueue:
         await self._deliver_waiting()
 
     def press(self, key: str) -> None:
-        """Press a key on behalf of the event that is being handled, before the waiting events.
-
-        Args:
-            key: Name of the key.
-        """
+        """Press a key on behalf of the event that is being handled, before the waiting events."""
         self._waiting.appendleft(events.Key(key, None))
         self._app.call_later(self._deliver_waiting)
 

@@ -57,8 +57,6 @@ LIGHT = Theme(
 )
 THEMES = (DARK, LIGHT)
 DEFAULT_THEME = DARK.name
-
-
 _COLOR_FIELDS = (
     *("primary", "secondary", "warning", "error", "success", "accent"),
     *("foreground", "background", "surface", "panel", "boost"),
@@ -70,9 +68,6 @@ _FIELDS = (*_COLOR_FIELDS, *_BOOL_FIELDS, *_NUMBER_FIELDS, "variables")
 
 def read_themes(tables: Mapping[str, object]) -> tuple[tuple[Theme, ...], list[str]]:
     """Parse custom themes; return the valid ones and a notice for each invalid one.
-
-    Args:
-        tables: Fields of Textual's ``Theme`` by theme name.
 
     Example:
         >>> read_themes({"mine": {"primary": "#12345"}})[1]

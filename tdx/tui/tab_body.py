@@ -27,10 +27,6 @@ class TabBody(Vertical):
     A subclass draws in :meth:`update` and calls :meth:`invalidate` when its content is outdated.
     Several changes in a row are drawn once, and none while another tab is in front.
     :attr:`default_focus` gets the focus when the tab comes to the front.
-
-    Args:
-        workspace: State of the app.
-        id: Widget id.
     """
 
     def __init__(self, workspace: Workspace, *, id: str | None = None) -> None:
@@ -102,11 +98,7 @@ class TabBody(Vertical):
 
 
 def search_bindings(area: str) -> tuple[Binding, ...]:
-    """Return the bindings of a search; put them before the bindings of the tab.
-
-    Args:
-        area: First part of their ids.
-    """
+    """Return the bindings of a search; put them before the bindings of the tab."""
     return (
         Binding("n", "match(1)", "next match", id=f"{area}.next_match", show=False),
         Binding("N", "match(-1)", "previous match", id=f"{area}.previous_match", show=False),
@@ -129,12 +121,7 @@ class SearchTarget(Protocol):
 
 
 class SearchBar(Horizontal):
-    """Search field with the number of matches; hidden until a search starts.
-
-    Args:
-        what: What is searched, for the placeholder.
-        target: Widget that is searched.
-    """
+    """Search field with the number of matches; hidden until a search starts."""
 
     DEFAULT_CSS = """
     SearchBar { height: 1; display: none; }
@@ -245,11 +232,7 @@ _SIGNS = {
 
 
 class ProblemPanel(Static):
-    """Problems of the selected stage; hidden if there are none. Its tab calls for updates.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Problems of the selected stage; hidden if there are none. Its tab calls for updates."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(classes="problems")

@@ -77,6 +77,9 @@ class Workspace:
         self.refused: Signal[str] = Signal(app, "refused")
         self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
         self.stepped: Signal[Readings] = Signal(app, "stepped")
+        self.commanded: Signal[str] = Signal(app, "commanded")
+        self.running: Sequence[tuple[str, str]] = ()
+        """Workers that are busy with commands, and what they do."""
         self.readings: Readings = {}
         self.costs: Mapping[int, str] = {}
         self._shown_draft: Draft | None = None
@@ -140,6 +143,11 @@ class Workspace:
         if costs != self.costs:
             self.costs = costs
             self.stepped.publish(self.readings)
+
+    def set_running(self, running: Sequence[tuple[str, str]]) -> None:
+        """Publish which commands run in workers."""
+        self.running = running
+        self.commanded.publish(running[-1][1] if running else "")
 
     def select(self, place: int) -> None:
         """Select the env (-1), a stage, or the output (after the last stage)."""

@@ -98,7 +98,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "got unexpected extra argument(s) (CartPole-v1)",
             "tdx report --help lists the options",
         ),
-        (("report", "."), ". is a folder without a dump", "name a file in it: a.yaml, b.yaml"),
+        (
+            ("report", "."),
+            ". is a folder without a dump or a checkpoint",
+            "name a file in it: a.yaml, b.yaml",
+        ),
         (
             ("check", "empty"),
             "empty is a folder without a pipeline file, a dump or a checkpoint",

@@ -52,6 +52,33 @@ def test_tui_opens_the_pipeline(opened: list[Any]) -> None:
     assert (pipeline.env.num_envs, pipeline.transforms[0].name) == (2, "RewardSum")
 
 
+def test_the_app_takes_a_policy_for_an_env(
+    opened: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["tui", "Pendulum-v1", "--policy", "zero"]) == 0
+    assert opened[0].policy == "zero"
+    assert run(["tui", "--policy", "zero"]) == 2
+    assert "--policy needs a target" in capsys.readouterr().err
+
+
+def test_a_folder_of_models_or_checkpoints_names_the_next_step(
+    opened: list[Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "run" / "005000" / "pretrained_model"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "policy_preprocessor.json").write_text('{"name": "p", "steps": []}')
+    assert run(["tui", "run"]) == 2
+    assert "name a checkpoint in it: run/005000/pretrained_model" in capsys.readouterr().err
+    Path("sb3").mkdir()
+    Path("sb3/model.zip").write_bytes(b"PK")
+    assert run(["tui", "sb3"]) == 2
+    assert "name its env, and --policy sb3:sb3/model.zip" in capsys.readouterr().err
+
+
 def test_tdx_on_a_terminal_opens_the_app(opened: list[Any]) -> None:
     assert run([]) == 0
     assert opened == [None]

@@ -72,6 +72,15 @@ class Busy(Request[str]):
 
 
 @dataclass(frozen=True)
+class Describe(Request[None]):
+    """Push a state, then a view, and then the state that describes it."""
+
+    def answer(self, job: Job) -> None:
+        for topic, value in (("state", 1), ("view", 2), ("state", 2)):
+            job.push(topic, value)
+
+
+@dataclass(frozen=True)
 class Noise(Request[None]):
     """Print a number of bytes, then wait for cancellation."""
 

@@ -19,7 +19,7 @@ from tdx.tui.backend.client import Backend, RequestError, SupersededError
 from tdx.tui.backend.process import TAIL_BYTES, warm_up
 from tests.processes import PATIENCE, all_ended, group_members, is_alive
 from tests.programs import exhaustive
-from tests.tui.asked import Busy, Draw, Echo, Fail, Hang, Noise
+from tests.tui.asked import Busy, Describe, Draw, Echo, Fail, Hang, Noise
 
 pytestmark = pytest.mark.usefixtures("shared_warm_program")
 
@@ -97,6 +97,13 @@ async def test_only_the_latest_value_of_a_topic_arrives() -> None:
         assert numbers == sorted(set(numbers))
         assert numbers[-1] == 399
         assert len(numbers) < 400
+
+
+async def test_a_state_arrives_after_the_view_that_it_describes() -> None:
+    async with backend() as workers:
+        pushed: list[tuple[str, Any]] = []
+        await workers.ask(Describe(), on_push=lambda topic, value: pushed.append((topic, value)))
+        assert pushed[-1] == ("state", 2)
 
 
 async def test_job_receives_values_and_cancellation() -> None:

@@ -15,10 +15,11 @@ from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
+from tdx.pipeline.model import StackFacts
 from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
-from tdx.tui.compose.form_row import WordSuggester
+from tdx.tui.compose.form_row import LAST_KEY, WordSuggester
 from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
@@ -296,7 +297,8 @@ async def test_values_are_completed_in_the_form() -> None:
     ],
 )
 async def test_nested_and_quoted_keys_are_completed(typed: str, completed: str | None) -> None:
-    suggester = WordSuggester(("agents.observation", "reward", "done"))
+    known = ("agents.observation", "reward", "done")
+    suggester = WordSuggester(lambda _: known, LAST_KEY)
     assert await suggester.get_suggestion(typed) == completed
 
 
@@ -443,3 +445,15 @@ def test_stage_shows_the_severity_of_its_worst_finding(severity: Any) -> None:
     status = ChainStatus(last_good={number: good}, lints={number: tuple(found)})
     rows = build_chain_rows(draft, status, ErrorStore(), {}, {})
     assert [row.badge for row in rows if row.kind == "stage"] == [severity]
+
+
+def test_a_stage_shows_one_time_and_a_checkpoint_its_folder() -> None:
+    facts = StackFacts("/data/run/last", "checkpoint", (), is_data=True)
+    draft = replace(Draft.of(Pipeline.of("/data/run/last")), stack=facts)
+    rows = build_chain_rows(draft, ChainStatus(), ErrorStore(), {}, {})
+    assert rows[0].title == "last"
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
+    reading = StageReading(0, 29_500, "episode_reward", (1.0, 2.0))
+    for costs, time in (({}, "29.5 µs"), ({0: "2.88 µs"}, "")):
+        rows = build_chain_rows(draft, ChainStatus(), ErrorStore(), {0: reading}, costs)
+        assert [row.detail for row in rows if row.kind == "reading"] == [time]

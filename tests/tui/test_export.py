@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tests.tui.driving import driven
 
@@ -34,7 +35,8 @@ async def test_what_cannot_be_exported_is_a_notice() -> None:
         assert not Path("pendulum_pt2").exists()
 
 
-async def test_without_an_env_there_is_nothing_to_export() -> None:
-    async with driven(draft=Draft()) as app:
+@pytest.mark.parametrize("draft", [Draft(), Draft.of(Pipeline.of("Pendulum-v1"))])
+async def test_without_stages_there_is_nothing_to_export(draft: Draft) -> None:
+    async with driven(draft=draft) as app:
         await app.press("ctrl+p", "text:export the chain")
         assert "Export the chain" not in app.text()

@@ -14,10 +14,9 @@ from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
 from tdx.tui.backend.requests import CheckChain
 from tdx.tui.compose.form_row import FormRow
-from tdx.tui.live.messages import RunSteps, SetPanes
-from tdx.tui.live.requests import RunSession
+from tdx.tui.live.messages import RunSession, RunSteps, SetPanes
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tdx.tui.screens.bars import HintState
 from tests.programs import exhaustive
@@ -160,9 +159,9 @@ async def test_app_offers_what_applies_to_a_factory() -> None:
         # The palette lists what applies.
         await app.open(env=MAKE)
         await app.press("4", "ctrl+p", "text:measure")
-        while "Measure the chain" not in (shown := app.text()):
+        while "Profile: measure" not in (shown := app.text()):
             await asyncio.sleep(0.02)
-        assert "Measure memory too" not in shown
+        assert "Profile: memory" not in shown
         await app.press("escape")
 
         # The profile tab returns to all settings with a chain.

@@ -52,7 +52,7 @@ async def test_focus_stays_on_displayed_panes() -> None:
 
         # Palette command shows the pane that it changes.
         await app.open(*CHAIN)
-        await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
+        await app.press("down", "5", "z", "ctrl+p", "text:chain remove", "enter")
         assert app.find("#chain").is_on_screen
 
         # Escape in an expanded catalog shows the chain.

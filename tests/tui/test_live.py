@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from tdx import StepCounter, TransformedEnv, open_dump
 from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft
 from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
 from tdx.tui.live.plots import PlotPane
@@ -22,6 +24,7 @@ from tests.inspection.live.stages import (
     writes_too_much,
 )
 from tests.programs import exhaustive
+from tests.tui.driving import driven
 from tests.tui.idle import resize, until
 from tests.tui.playing import Live, playing
 
@@ -387,8 +390,8 @@ async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> N
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
         commands = app.commands()
         for binding in LIVE_BINDINGS:
-            title = app.tab.TITLES.get(binding.id or "")
-            assert title is None or title in commands or "match" in str(binding.id)
+            is_active = "match" not in str(binding.id) and binding.id != "live.end_search"
+            assert (f"Live: {binding.description}" in commands) is is_active
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
         assert "Values" in app.text(".dialog")
@@ -569,3 +572,21 @@ async def test_dead_worker_is_reported() -> None:
         await app.press("s")
         assert len(app.backend.players) == 2
         assert app.note == ""
+
+
+async def test_first_screen_says_that_the_worker_starts_and_who_acts() -> None:
+    pipeline = replace(Pipeline.of("Pendulum-v1", "RewardSum"), policy="zero")
+    # This backend never starts a session.
+    async with driven(draft=Draft.of(pipeline), size=(80, 24)) as app:
+        await app.app._press_keys(["3"])
+        shown = app.text("LiveTab")
+        assert "starting worker" in shown
+        assert "20 steps/s + action: zero" in shown
+        assert "all 0" not in shown, "there is no batch"
+
+
+async def test_header_does_not_name_a_refused_action_source() -> None:
+    async with playing("RewardSum") as app:
+        await app.press("i", "text:sb3:none.zip", "enter")
+        assert "allow-code" in app.note
+        assert "action: random" in app.text("LiveTab")

@@ -17,7 +17,7 @@ from tdx.stacks.building import build_env
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.requests import ListEnvs, MeasureNorm
-from tdx.tui.contract.requests import FreezeContract
+from tdx.tui.contract.messages import FreezeContract
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import driven
@@ -34,12 +34,12 @@ HERE = Path(wrapped_env.__file__)
 async def test_measured_statistics_are_written_into_the_pipeline() -> None:
     async with driven("RewardSum", "ObservationNorm", "VecNorm") as app:
         # Measured statistics are written into the pipeline.
-        measure = "Measure the statistics of the normalizer"
+        measure = "Measure the normalizer"
         await app.press("down", "M")
         assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
         assert measure not in app.commands()
         await app.press("down")
-        assert {measure, "Exclude what cannot be stored"} <= app.commands()
+        assert {measure, "Exclude unstorable"} <= app.commands()
         assert "M measure them in random steps" in app.text("StageTab")
         await app.press("M", "text:1", "enter")
         assert app.notices[-1] == "enter 2 to 1,000,000 steps"
@@ -123,7 +123,7 @@ async def test_same_key_cancels_in_every_tab(
     backend = StuckBackend()
     async with driven("ObservationNorm", backend=backend) as app:
         await app.press("down", *keys)
-        assert "(Ctrl+K cancels)" in app.notices[-1]
+        assert "· Ctrl+K cancels" in app.text("StatusBar")
         await app.press("3", "ctrl+k")
         assert app.notices[-1] == "cancelled"
         assert backend.killed == [worker], "the rollout continues"

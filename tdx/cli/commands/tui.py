@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, integer_option
-from tdx.cli.pipelines import PipelineOptions, Samples, TargetOptions, given_options
+from tdx.cli.pipelines import PipelineOptions, PolicyName, Samples, TargetOptions, given_options
 from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -50,12 +51,19 @@ TokenFile = Annotated[
 ]
 
 
-def tui(pipeline: TargetOptions, debug: DebugOptions, samples: Samples = None) -> int:
+def tui(
+    pipeline: TargetOptions,
+    debug: DebugOptions,
+    samples: Samples = None,
+    policy: PolicyName = None,
+) -> int:
     """Build, inspect, step and profile a chain in a terminal app.
 
     tdx tui pendulum.yaml
 
     tdx tui Pendulum-v1 -t StepCounter -t RewardSum
+
+    tdx tui Pendulum-v1 --policy sb3:model.zip --allow-code
 
     Without arguments, `tdx` opens it too. Before it runs a Python file, it asks once.
     """
@@ -68,7 +76,7 @@ def tui(pipeline: TargetOptions, debug: DebugOptions, samples: Samples = None) -
             f"the terminal app needs a terminal{reason}", hint=f"without one: {alternative}"
         )
     options = with_target(pipeline)
-    config = initial_pipeline(options, samples)
+    config = initial_pipeline(options, samples, policy)
     allow_code = options.allow_code
     if config is not None and not allow_code:
         from tdx.cli.permission import ask_to_run
@@ -168,12 +176,15 @@ def as_arguments(options: PipelineOptions) -> list[str]:
     return [name if value is None else f"{name}={value}" for name, value in given]
 
 
-def initial_pipeline(options: PipelineOptions, samples: str | None) -> Pipeline | None:
+def initial_pipeline(
+    options: PipelineOptions, samples: str | None, policy: str | None = None
+) -> Pipeline | None:
     """Return the pipeline that the app opens with; ``None`` for an empty one.
 
     Args:
         options: Options of the pipeline.
         samples: Value of ``--samples``, which not every pipeline takes.
+        policy: Value of ``--policy``. ``None``: that of the pipeline file.
 
     Raises:
         ArgumentError: There are stages without an env, or the options conflict.
@@ -190,9 +201,10 @@ def initial_pipeline(options: PipelineOptions, samples: str | None) -> Pipeline 
             raise ArgumentError(
                 "--samples needs a policy checkpoint or module:function", hint="leave it out"
             )
-        return config
-    if samples is not None:
-        raise ArgumentError("--samples needs a target", hint="tdx tui FOLDER --samples FILE")
+        return config if policy is None else replace(config, policy=policy)
+    if samples is not None or policy is not None:
+        name = "--samples" if policy is None else "--policy"
+        raise ArgumentError(f"{name} needs a target", hint="tdx tui --help shows examples")
     if options.transforms:
         raise ArgumentError("-t needs an env", hint="name an env: tdx tui ID -t CALL")
     return None

@@ -266,6 +266,8 @@ class Backend:
 
     def _handle_message(self, name: str, handle: _WorkerHandle, message: object) -> None:
         if isinstance(message, Push):
+            # In the order of the latest values: a state comes after the views that it describes.
+            handle.pushed.pop((message.number, message.topic), None)
             handle.pushed[message.number, message.topic] = message.value
             self._schedule_delivery(handle)
         elif isinstance(message, Answer):

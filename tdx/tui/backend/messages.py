@@ -72,13 +72,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Failure of a request.
-
-    Args:
-        number: Number of the request.
-        problem: What went wrong, for the user.
-        details: Traceback.
-    """
+    """Failure of a request."""
 
     number: int
     problem: Problem

@@ -35,9 +35,6 @@ class Output:
     def tail(self, max_bytes: int = TAIL_BYTES) -> str:
         """Return the end of the output.
 
-        Args:
-            max_bytes: Maximum number of bytes.
-
         Example:
             >>> output = Output()
             >>> output.write(b"first, then last")
@@ -102,11 +99,7 @@ def _environment() -> dict[str, str]:
 
 
 def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
-    """Return a process that forks workers; ``None`` where forks are not safe.
-
-    Args:
-        torchvision: Import torchvision, too.
-    """
+    """Return a process that forks workers; ``None`` where forks are not safe."""
     # Windows has no fork, and the system libraries of macOS fail in one.
     if not hasattr(os, "fork") or sys.platform != "linux":
         return None

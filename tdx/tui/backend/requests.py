@@ -137,13 +137,7 @@ class ListEnvs(Request["tuple[RegisteredEnv, ...]"]):
 
 @dataclass(frozen=True, slots=True)
 class MeasureNorm(Request[tuple[StageConfig, ...]]):
-    """Measure the normalizer at the end of a chain in random steps; the answer replaces it.
-
-    Args:
-        pipeline: The chain up to the normalizer.
-        steps: Number of random steps.
-        allow_code: Allow importing Python objects.
-    """
+    """Measure the normalizer at the end of a chain in random steps; the answer replaces it."""
 
     pipeline: Pipeline
     steps: int
@@ -176,12 +170,7 @@ class FindUnstorable(Request[tuple[NestedKey, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """Progress of a dump.
-
-    Args:
-        share: Recorded share, from 0 to 1.
-        text: Description for the user: steps and episodes, or shards by their state.
-    """
+    """Progress of a dump."""
 
     share: float
     text: str
@@ -214,14 +203,7 @@ class DumpProgress:
 
 @dataclass(frozen=True, slots=True)
 class DumpResult:
-    """What a finished dump contains.
-
-    Args:
-        path: Folder of the dump.
-        progress: Final progress.
-        complete: True if the goal was reached.
-        seed: Seed with which the dump can be reproduced.
-    """
+    """What a finished dump contains."""
 
     path: str
     progress: DumpProgress

@@ -48,12 +48,7 @@ def answer(number: int, request: Request[object], job: Job) -> Answer | Failure:
 
 
 def main(pipe: MessagePipe, activity_path: str) -> None:
-    """Answer requests until the other end of the pipe is closed.
-
-    Args:
-        pipe: This end of the pipe.
-        activity_path: File to share what this process is doing.
-    """
+    """Answer requests until the other end of the pipe is closed."""
     prepare_program(_NICE)
     activity = ActivityRecord(activity_path)
     # Both have it open. Windows deletes no file that is in use: there the app does it at the end.

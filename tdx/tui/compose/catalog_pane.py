@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.text import Text
 from textual import events, on
@@ -12,7 +12,6 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -26,13 +25,13 @@ from tdx.pipeline.editing.forms import (
 )
 from tdx.pipeline.transform_info import TransformInfo, strip_markup
 from tdx.pipeline.values import StageConfig
-from tdx.tui.compose.form_row import available_keys
+from tdx.tui.compose.form_row import WordSuggester, available_keys
 from tdx.tui.screens.dialogs import fuzzy_sort
 from tdx.tui.workspace import Workspace
 
 _CALL = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?P<gap>\s*\(|\s+)(?P<arguments>.*)", re.DOTALL)
 _VALUE = re.compile(r"[-+.]?\d|[\"'\[(]|[A-Za-z_]\w*=")
-_LAST_WORD = re.compile(r"(?:^|[\s=,\[(\"'])([^\s=,\[(\"']+)$")
+_LAST_WORD = re.compile(r"(?:^|[\s=,\[(\"'])([^\s=,\[(\"']*)$")
 _HELP = "Type a name and its arguments, such as catframes 4 -3; Enter adds it, Esc closes."
 
 
@@ -72,11 +71,7 @@ class TransformList(OptionList):
 
 
 class CatalogPane(Vertical):
-    """The left pane.
-
-    Args:
-        workspace: State of the app.
-    """
+    """The left pane."""
 
     BINDINGS = [
         Binding("enter", "add", "add", id="catalog.add"),
@@ -84,11 +79,7 @@ class CatalogPane(Vertical):
     ]
 
     class Chosen(Message):
-        """A transform was chosen.
-
-        Args:
-            stage: The transform with its arguments.
-        """
+        """A transform was chosen."""
 
         def __init__(self, stage: StageConfig) -> None:
             super().__init__()
@@ -104,7 +95,7 @@ class CatalogPane(Vertical):
         self._words = ""
 
     def compose(self) -> ComposeResult:
-        completions = CallSuggester(self.list_completions)
+        completions = WordSuggester(self.list_completions, _LAST_WORD)
         yield Input(placeholder="add …", id="catalog-search", suggester=completions, compact=True)
         yield TransformList(id="catalog", compact=True)
         yield Static(id="catalog-doc")
@@ -247,27 +238,6 @@ class CatalogPane(Vertical):
 
     def _show_note(self, note: Content) -> None:
         self.query_one("#catalog-doc", Static).update(note)
-
-
-class CallSuggester(Suggester):
-    """Completes the last word of a call, also after ``name=``.
-
-    Args:
-        list_words: Returns the known words for a text.
-    """
-
-    def __init__(self, list_words: Callable[[str], tuple[str, ...]]) -> None:
-        super().__init__(case_sensitive=True, use_cache=False)
-        self._list_words = list_words
-
-    async def get_suggestion(self, value: str) -> str | None:
-        match = _LAST_WORD.search(value)
-        if match is None:
-            return None
-        word = match[1].casefold()
-        known = self._list_words(value)
-        found = next((each for each in known if each.casefold().startswith(word)), None)
-        return None if found is None else value[: match.start(1)] + found
 
 
 def _describe_arguments(info: TransformInfo, text: str) -> Content:

@@ -37,8 +37,8 @@ from tdx.tui.workspace import Readings, Workspace
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 _MIN_WRAPPED = 16
 """Width of the pane below which arguments are cut."""
-_MAX_NAME = 28
-"""Maximum width of a key below the output."""
+_MIN_NAME, _MAX_NAME = 8, 28
+"""Widths of a key below the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def build_chain_rows(
         detail = " ".join(part for part in parts if part)
         badge = "failed" if failures else worst_severity(None)
         detail = f"{detail} {costs.get(ENV, '')}".strip()
-        # The folder of a function's file tells less than its name.
-        name = env.id if env.code is None else env.id.rpartition("/")[2]
+        # The folder of a function's file or of a checkpoint tells less than its name.
+        is_path = env.code is not None or (draft.stack is not None and draft.stack.is_data)
+        name = env.id.rpartition("/")[2] if is_path else env.id
         rows.append(ChainRow("env", ENV, name, detail, badge))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
@@ -113,16 +114,17 @@ def build_chain_rows(
         rows.append(ChainRow("stage", place, name, detail, badge, costs.get(place, "")))
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
-            rows.append(_build_reading_row(readings[place]))
+            rows.append(_build_reading_row(readings[place], has_cost=place in costs))
     keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
     words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
     detail = words.get(status.phase, f"{keys} keys")
     return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
 
 
-def _build_reading_row(reading: StageReading) -> ChainRow:
+def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     """Return the row of a stage that is stepped: its latest numbers, and its time."""
-    time = format_duration(reading.time_ns / 1e3)
+    # A measured cost is beside the name; two times of a stage would contradict each other.
+    time = "" if has_cost else format_duration(reading.time_ns / 1e3)
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
     latest = _format_mean(reading.numbers[-1])
@@ -137,11 +139,13 @@ def _build_reading_row(reading: StageReading) -> ChainRow:
     return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
 
 
+_MAX_SUBTITLE = 24
+"""Width of the subtitle in the narrowest pane."""
 _MAX_ARGUMENTS = 3
-"""Lines for the arguments of a stage; the Stage tab shows them all."""
+"""Lines for the arguments of a stage, if there is no room for all of them."""
 
 
-def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
+def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[ChainRow]:
     """Return a row, and its arguments below it if they do not fit beside the name."""
     cost = len(row.cost) + 1 if row.cost else 0
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
@@ -150,9 +154,9 @@ def _wrap_arguments(row: ChainRow, width: int) -> list[ChainRow]:
     room = width - 5
     fill = textwrap.TextWrapper(
         room,
-        max_lines=_MAX_ARGUMENTS,
+        max_lines=max_lines,
         placeholder=" …",
-        break_long_words=False,
+        break_long_words=max_lines is None,
         break_on_hyphens=False,
     )
     lines = [truncate(line, room) for line in fill.wrap(row.detail)]
@@ -218,11 +222,7 @@ _PROBLEM_WIDTH = 44
 
 # The keys that scroll a view would scroll a long chain instead of moving the cursor.
 class ChainList(ScrollView, can_focus=True, inherit_bindings=False):
-    """Draws the env, the stages and the output, one row each.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Draws the env, the stages and the output, one row each."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"chain--{name}" for name in ("env", "number", "name", "detail", "key", "line", "drop")),
@@ -298,9 +298,12 @@ cannot be created."""
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
         self._whole_rows = rows
-        wrapped = [part for row in rows for part in _wrap_arguments(row, self.size.width)]
-        if len(wrapped) <= self.size.height:
-            rows = wrapped
+        for max_lines in (None, _MAX_ARGUMENTS):
+            width = self.size.width
+            wrapped = [part for row in rows for part in _wrap_arguments(row, width, max_lines)]
+            if len(wrapped) <= self.size.height:
+                rows = wrapped
+                break
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -378,20 +381,22 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            room, title = width - len(row.title) - 7, row.title
-            # Without room for both, the shape comes before the dtype, and then before alignment.
-            detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            # Without room for all, the shape comes before the dtype, alignment and the name.
+            room, title, detail = width - len(row.title) - 7, row.title, row.detail
             if len(detail) > room:
-                title = title.rstrip()
-                room = width - len(title) - 7
-            detail = truncate(detail, room)
+                detail = detail.partition(" ")[0]
+            if len(detail) > room:
+                room = max(_MIN_NAME, width - len(detail) - 7)
+                title = truncate_middle(title.rstrip(), room)
             return [
                 self._styled_segment(f"     {title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
-        title = truncate(row.title, width - len(detail) - 4)
+        # The end of a path or a function tells more than its folder.
+        shorten = truncate_middle if {*"/:"} & {*row.title} else truncate
+        title = shorten(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
             *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
@@ -460,19 +465,15 @@ _END = Binding.Group("env, output", compact=True)
 
 
 class ChainPane(Vertical):
-    """The middle pane.
-
-    Args:
-        workspace: State of the app.
-    """
+    """The middle pane."""
 
     BINDINGS = [
-        Binding("up", "step(-1)", "up", id="chain.up", show=False, group=_CURSOR),
-        Binding("down", "step(1)", "down", id="chain.down", show=False, group=_CURSOR),
-        Binding("pageup", "page(-1)", "page up", id="chain.page_up", show=False, group=_PAGE),
-        Binding("pagedown", "page(1)", "page down", id="chain.page_down", show=False, group=_PAGE),
-        Binding("home", "first", "first", id="chain.first", show=False, group=_END),
-        Binding("end", "last", "last", id="chain.last", show=False, group=_END),
+        Binding("up", "step(-1)", id="chain.up", show=False, group=_CURSOR),
+        Binding("down", "step(1)", id="chain.down", show=False, group=_CURSOR),
+        Binding("pageup", "page(-1)", id="chain.page_up", show=False, group=_PAGE),
+        Binding("pagedown", "page(1)", id="chain.page_down", show=False, group=_PAGE),
+        Binding("home", "first", id="chain.first", show=False, group=_END),
+        Binding("end", "last", id="chain.last", show=False, group=_END),
         Binding("enter", "edit", "edit", id="chain.edit"),
         Binding("space", "switch", "on/off", id="chain.switch"),
         Binding("d,delete", "remove", "remove", id="chain.remove"),
@@ -483,15 +484,6 @@ class ChainPane(Vertical):
         ),
         Binding("x", "fix", "fix", id="chain.fix"),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "chain.edit": "Edit the stage",
-        "chain.switch": "Enable or disable the stage",
-        "chain.remove": "Remove the stage",
-        "chain.duplicate": "Duplicate the stage",
-        "chain.move_up": "Move the stage up",
-        "chain.move_down": "Move the stage down",
-        "chain.fix": "Fix the finding of the stage",
-    }
 
     class Edit(Message):
         """The form of the selected stage should open."""
@@ -527,7 +519,8 @@ class ChainPane(Vertical):
         count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
         is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
-            count = f"{count} · {stack.kind}"
+            text = f"{count} · {stack.kind}"
+            count = text if len(text) <= _MAX_SUBTITLE else f"{total} · {stack.kind}"
         elif is_factory and self.workspace.status.overview is None:
             count = ""  # unknown before the factory has been called
         self.border_subtitle = count

@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 class ComposeDialogs:
     """Shows dialogs and applies their results.
 
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-
     Attributes:
         envs: Known envs; empty until they are loaded.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -22,7 +23,7 @@ from tdx.tui.chain_status import ChainStatus
 _SLIM = 38
 """Columns below which a row leaves out the type."""
 _PICK_KEYS = ("alt+down", "f2")
-_LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
+LAST_KEY = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 
 
 def available_keys(
@@ -48,25 +49,25 @@ def available_keys(
 
 
 class WordSuggester(Suggester):
-    """Completes a word, or the last word of a list.
+    """Completes the word at the end of a text.
 
     Args:
-        words: Known words.
-        many: True if the field holds a list.
+        list_words: Returns the known words for a text.
+        last_word: Finds the word, its first group. ``None``: it is the whole text.
     """
 
-    def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
+    def __init__(
+        self, list_words: Callable[[str], Sequence[str]], last_word: re.Pattern[str] | None = None
+    ) -> None:
         super().__init__(case_sensitive=True, use_cache=False)
-        self.words = words
-        self.many = many
+        self._list_words, self._last_word = list_words, last_word
 
     async def get_suggestion(self, value: str) -> str | None:
-        match = _LAST_WORD.search(value) if self.many else None
+        match = None if self._last_word is None else self._last_word.search(value)
         start = 0 if match is None else match.start(1)
         word = value[start:].casefold()
-        if not word:
-            return None
-        found = next((each for each in self.words if each.casefold().startswith(word)), None)
+        known = self._list_words(value) if word else ()
+        found = next((name for name in known if name.casefold().startswith(word)), None)
         return None if found is None else value[:start] + found
 
 
@@ -88,10 +89,6 @@ class FormRow(Widget):
     """Form field for one argument.
 
     ``↑``, ``↓`` and ``Enter`` move between the rows of a form.
-
-    Args:
-        field: Description of the argument.
-        keys: Keys to suggest.
     """
 
     class Edited(Message):
@@ -178,7 +175,7 @@ class FormRow(Widget):
             return
         box = self.query(Input)
         if box and self.field.kind == "keys":
-            box.first().suggester = WordSuggester(keys, self.field.many)
+            box.first().suggester = self._suggester()
         is_typed = bool(box) and box.first().value != self._text
         if field.text == self._chain_text or self.has_focus_within or is_typed:
             return
@@ -226,12 +223,14 @@ class FormRow(Widget):
         return Input(
             field.text,
             placeholder=_placeholder(field),
-            suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.completions,
-                field.kind == "keys" and field.many,
-            ),
+            suggester=self._suggester(),
             compact=True,
         )
+
+    def _suggester(self) -> Suggester:
+        is_keys = self.field.kind == "keys"
+        words = self.keys if is_keys else self.field.completions
+        return WordSuggester(lambda _: words, LAST_KEY if is_keys and self.field.many else None)
 
     @on(Input.Changed)
     def _emit_text(self, event: Input.Changed) -> None:

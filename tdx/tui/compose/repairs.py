@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported
 
@@ -20,7 +19,6 @@ from tdx.foundation.errors import explain_os_error
 from tdx.foundation.keys import format_key
 from tdx.pipeline.draft import DraftStage
 from tdx.pipeline.values import CodeReference, StageConfig
-from tdx.tui.backend.client import RequestError
 from tdx.tui.backend.requests import FindUnstorable, MeasureNorm
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
+    from tdx.tui.commands import WorkerCommands
     from tdx.tui.workspace import Workspace
 
 _FILE_WITH_LINE = ("hx", "helix", "subl", "zed", "zeditor")
@@ -61,9 +60,6 @@ def find_source(workspace: Workspace) -> SourceLine | str:
 
     That is a line of Python for code of the user and wrappers of other libraries, and a line of the
     pipeline file for a stage in it.
-
-    Args:
-        workspace: State of the app.
 
     Returns:
         The line, or why there is none.
@@ -150,10 +146,6 @@ def edit_source(app: App[None], source: SourceLine) -> str | None:
 def editor_command(environ: Mapping[str, str], source: SourceLine) -> list[str] | None:
     """Return the command that opens a line; ``None`` without an editor.
 
-    Args:
-        environ: Environment variables.
-        source: The line.
-
     Example:
         >>> editor_command({"EDITOR": "vim -n"}, SourceLine(Path("my_envs.py"), 7))
         ['vim', '-n', '+7', 'my_envs.py']
@@ -184,16 +176,12 @@ _MAX_STEPS = 1_000_000
 
 
 class Repairs:
-    """Asks for what a repair needs, and applies it as one edit.
+    """Asks for what a repair needs, and applies it as one edit."""
 
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-    """
-
-    def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
-        self._screen, self._workspace = screen, workspace
-        self._task: asyncio.Task[None] | None = None
+    def __init__(
+        self, screen: Screen[None], workspace: Workspace, commands: WorkerCommands
+    ) -> None:
+        self._screen, self._workspace, self._commands = screen, workspace, commands
 
     # Measuring
 
@@ -217,7 +205,7 @@ class Repairs:
 
         def start(text: str) -> None:
             if text.isdecimal() and 2 <= int(text[:9]) <= _MAX_STEPS:
-                self._run(self._measure(stage, int(text)))
+                self._commands.start(self._measure(stage, int(text)))
             else:
                 notice = f"enter 2 to {_MAX_STEPS:,} steps"
                 self._screen.notify(notice, severity="warning", timeout=4)
@@ -234,13 +222,10 @@ class Repairs:
         stages = [*(other for other in workspace.draft.stages[:place] if other.enabled), stage]
         transforms = tuple(stage.config for stage in stages)
         chain = replace(workspace.draft.pipeline(), transforms=transforms, off=())
-        what = f"measuring {stage.config.name} over {steps:,} steps"
-        self._screen.notify(f"{what} … (Ctrl+K cancels)", timeout=30)
+        doing = f"measuring {stage.config.name}"
         request = MeasureNorm(chain, steps, workspace.allow_code)
-        try:
-            measured = await workspace.backend.ask(request, worker=WORKER, slot="repair")
-        except RequestError as error:
-            self._show_error("Not measured", error)
+        measured = await self._commands.ask(request, WORKER, doing, "Not measured")
+        if measured is None:
             return
         place = workspace.draft.find_place(stage.number)
         if place is None or workspace.draft.stages[place].config != stage.config:
@@ -259,16 +244,15 @@ class Repairs:
         if self._workspace.draft.env is None:
             self._screen.notify(NO_PIPELINE, timeout=3)
         else:
-            self._run(self._exclude())
+            self._commands.start(self._exclude())
 
     async def _exclude(self) -> None:
         workspace = self._workspace
         revision = workspace.editor.revision
         request = FindUnstorable(workspace.draft.pipeline(), workspace.allow_code)
-        try:
-            keys = await workspace.backend.ask(request, worker=WORKER, slot="repair")
-        except RequestError as error:
-            self._show_error("Not excluded", error)
+        doing = "looking for what cannot be stored"
+        keys = await self._commands.ask(request, WORKER, doing, "Not excluded")
+        if keys is None:
             return
         if not keys:
             self._screen.notify("all entries can be stored", timeout=4)
@@ -292,22 +276,3 @@ class Repairs:
             self._workspace.reload_code()
         if problem is not None:
             self._screen.notify(problem, timeout=6)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.get_running_loop().create_task(work)
-
-    @property
-    def is_running(self) -> bool:
-        """True while a worker measures or looks for entries."""
-        return self._task is not None and not self._task.done()
-
-    def cancel(self) -> None:
-        """Kill the worker of the running repair."""
-        if self.is_running:
-            self._workspace.backend.restart(WORKER)
-
-    def _show_error(self, title: str, error: RequestError) -> None:
-        if error.is_cancelled:
-            self._screen.app.notify("cancelled", title=title, timeout=4)
-        else:
-            self._screen.app.notify(error.sentence, title=title, severity="error", timeout=10)

@@ -50,11 +50,7 @@ _WELCOME = """No env is chosen yet.
 
 
 class StageTab(TabBody):
-    """Shows and edits the arguments of the selected stage or env.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows and edits the arguments of the selected stage or env."""
 
     BINDINGS = [Binding("enter", "edit", "edit", id="stage.edit", show=False)]
     HELP = """## Stage
@@ -107,7 +103,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         while self._building is not None and not self._building.is_finished:
             with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
-        self._focus_form()
+        self.action_edit()
 
     @property
     def default_focus(self) -> Widget:
@@ -115,10 +111,6 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         return self.query_one("#form")
 
     def action_edit(self) -> None:
-        """Focus the first field."""
-        self._focus_form()
-
-    def _focus_form(self) -> None:
         """Focus the first field; the button for the env if there are no fields."""
         rows = self.query(FormRow)
         fields = [rows.first().input] if rows else [*self.query("#form Button")]
@@ -244,7 +236,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         elif same:
             self.screen.set_focus(same[0])
         else:
-            self._focus_form()
+            self.action_edit()
 
     def _identity(self) -> tuple[object, ...]:
         stage = self.workspace.stage
@@ -357,12 +349,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
 
 def describe_stage(workspace: Workspace, width: int) -> Content:
-    """Return what the selected stage changes, and the rest of its documentation.
-
-    Args:
-        workspace: State of the app.
-        width: Maximum width of the lines with specs.
-    """
+    """Return what the selected stage changes, and the rest of its documentation."""
     specs, stage = specs_at(workspace), workspace.stage
     shown = [change for change in specs.changes if stage is None or change.change != "same"]
     # What is carried to the next step is an input as well.

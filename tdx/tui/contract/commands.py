@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import NO_PIPELINE
-from tdx.tui.contract.requests import WORKER, FreezeContract
+from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
-from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, ask
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask, ask_to_replace
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from tdx.tui.commands import WorkerCommands
     from tdx.tui.workspace import Workspace
 
 # The module of the format imports torch.
@@ -24,17 +23,13 @@ _MAX_ENTRIES = 300
 
 
 class ContractCommands:
-    """Asks what to compare with or where to write, and shows the result.
+    """Asks what to compare with or where to write, and shows the result."""
 
-    Args:
-        screen: Screen below the dialogs.
-        workspace: State of the app.
-    """
-
-    def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
-        self._screen, self._workspace = screen, workspace
+    def __init__(
+        self, screen: Screen[None], workspace: Workspace, commands: WorkerCommands
+    ) -> None:
+        self._screen, self._workspace, self._commands = screen, workspace, commands
         self._last: str | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def compare(self) -> None:
         """Ask for a contract or another target, and compare the chain with it."""
@@ -43,7 +38,8 @@ class ContractCommands:
         known = []
         if self._last is not None:
             # The worker compares after it has written the contract.
-            note = "being recorded" if self.is_freezing else "last time"
+            is_recorded = WORKER in dict(self._workspace.running)
+            note = "being recorded" if is_recorded else "last time"
             known.append(Choice(self._last, self._last, note))
         # Contracts and pipeline files here, and contracts in folders one level below.
         entries = _scan(".")
@@ -76,16 +72,6 @@ class ContractCommands:
             dialog = PathScreen("Record a contract", "save", "contract")
             ask(self._screen.app, dialog, self._freeze_into)
 
-    @property
-    def is_freezing(self) -> bool:
-        """True while the worker records the chain."""
-        return self._task is not None and not self._task.done()
-
-    def cancel(self) -> None:
-        """Kill the worker that records the chain."""
-        if self.is_freezing:
-            self._workspace.backend.restart(WORKER)
-
     def _has_pipeline(self) -> bool:
         if self._workspace.draft.env is None:
             self._screen.notify(NO_PIPELINE, timeout=3)
@@ -98,43 +84,24 @@ class ContractCommands:
         self._screen.app.push_screen(ContractScreen(self._workspace, reference))
 
     def _freeze_into(self, path: str) -> None:
-        def answer(reply: str | None) -> None:
-            if reply == "replace":
-                self._start_freezing(path, force=True)
+        ask_to_replace(
+            self._screen.app,
+            Path(path) / _DOCUMENT,
+            "Replace the contract?",
+            f"{path} has a contract. Its reference values and statistics will be lost.",
+            lambda force: self._commands.start(self._freeze(path, force)),
+        )
 
-        if (Path(path) / _DOCUMENT).exists():
-            text = f"{path} has a contract. Its reference values and statistics will be lost."
-            replies = [Reply("keep", "Keep it"), Reply("replace", "Replace", is_destructive=True)]
-            self._screen.app.push_screen(
-                QuestionScreen("Replace the contract?", text, replies), answer
-            )
-        else:
-            self._start_freezing(path, force=False)
-
-    def _start_freezing(self, path: str, *, force: bool) -> None:
+    async def _freeze(self, path: str, force: bool) -> None:
         workspace = self._workspace
-        pipeline = workspace.draft.pipeline()
+        pipeline, before = workspace.draft.pipeline(), self._last
         request = FreezeContract(pipeline, path, force, workspace.allow_code, workspace.samples)
-        self._screen.notify("recording … (Ctrl+K cancels)", timeout=30)
-        before = self._last
-        self._last = min(path, os.path.relpath(path), key=len)
-        self._task = asyncio.get_running_loop().create_task(self._freeze(request, before))
-
-    async def _freeze(self, request: FreezeContract, before: str | None) -> None:
-        frozen = self._last
-        try:
-            text = await self._workspace.backend.ask(request, worker=WORKER)
-        except RequestError as error:
-            if self._last == frozen:
-                self._last = before
-            if error.is_cancelled:
-                self._screen.app.notify("cancelled", title="Not recorded", timeout=4)
-            else:
-                self._screen.app.notify(
-                    error.sentence, title="Not recorded", severity="error", timeout=10
-                )
-            return
-        self._screen.app.notify(text, title="Recorded", timeout=6)
+        recorded = self._last = min(path, os.path.relpath(path), key=len)
+        text = await self._commands.ask(request, WORKER, "recording", "Not recorded")
+        if text is not None:
+            self._screen.app.notify(text, title="Recorded", timeout=6)
+        elif self._last == recorded:
+            self._last = before
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:

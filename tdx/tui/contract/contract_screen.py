@@ -17,18 +17,12 @@ from textual.widgets.option_list import Option
 
 from tdx.tui.backend.client import RequestError
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
-from tdx.tui.contract.messages import Comparison
-from tdx.tui.contract.requests import WORKER, CompareContract
+from tdx.tui.contract.messages import WORKER, CompareContract, Comparison
 from tdx.tui.workspace import Workspace
 
 
 class ContractScreen(ModalScreen[None]):
-    """Compares the chain with a contract or another target, in a worker.
-
-    Args:
-        workspace: State of the app.
-        reference: Folder of a contract, pipeline file, function or env.
-    """
+    """Compares the chain with a contract or another target, in a worker."""
 
     HELP = """## Contract
 

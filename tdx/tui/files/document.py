@@ -36,9 +36,6 @@ CHECK_INTERVAL = 1.0
 class CurrentDocument:
     """The document that was opened or saved last.
 
-    Args:
-        workspace: State of the app.
-
     Attributes:
         opened: The document; ``None`` if no file was opened or saved.
     """
@@ -62,14 +59,7 @@ class CurrentDocument:
 
 
 class DiskWatch:
-    """Asks the user what to do, once for each change of the file on disk.
-
-    Args:
-        app: Shows the dialogs.
-        workspace: State of the app.
-        documents: Document that is watched.
-        reload: Reloads the file.
-    """
+    """Asks the user what to do, once for each change of the file on disk."""
 
     def __init__(
         self,
@@ -104,12 +94,7 @@ class DiskWatch:
         self._is_missing = state == "gone"
 
     def show_difference(self, document: Document, then: Callable[[], None]) -> None:
-        """Show what saving would change in the file.
-
-        Args:
-            document: The document.
-            then: Called when the dialog is closed.
-        """
+        """Show what saving would change in the file."""
         try:
             text = document.difference(self._workspace.draft.pipeline())
         except TdxError as error:
@@ -158,10 +143,7 @@ class Autosave:
     """Writes the session in a thread, shortly after each edit.
 
     Args:
-        app: Provides timers and shows notices.
-        workspace: State that is saved.
         store: Where sessions are saved. ``None``: nothing is saved.
-        documents: The file of the draft.
     """
 
     def __init__(
@@ -343,9 +325,6 @@ _SIGNAL_MESSAGE = "tdx: stopped by a signal; unsaved edits are kept for the next
 
 def report_crash(autosave: Autosave) -> str:
     """Save the session and the traceback of the current exception.
-
-    Args:
-        autosave: Keeps the session.
 
     Returns:
         The message for the user.

@@ -30,12 +30,7 @@ CANCEL_TIMEOUT = 3.0
 
 
 class DumpJob:
-    """Runs a dump in the worker and reports its progress.
-
-    Args:
-        app: Shows the result.
-        workspace: State of the app.
-    """
+    """Runs a dump in the worker and reports its progress."""
 
     def __init__(self, app: App[None], workspace: Workspace) -> None:
         self._app, self._workspace = app, workspace
@@ -109,12 +104,7 @@ _FIELDS = (
 
 
 class DumpScreen(ModalScreen[None]):
-    """A form, or a progress bar while a dump is running; closing it stops nothing.
-
-    Args:
-        job: The dump.
-        workspace: State of the app.
-    """
+    """A form, or a progress bar while a dump is running; closing it stops nothing."""
 
     BINDINGS = [
         Binding("escape", "dismiss(None)", "back", id="dump.back"),
@@ -217,12 +207,7 @@ class DumpScreen(ModalScreen[None]):
 
 
 class WatchScreen(ModalScreen[None]):
-    """Shows the progress of a dump until it is complete; closing it stops nothing.
-
-    Args:
-        path: Folder of the dump.
-        workspace: State of the app.
-    """
+    """Shows the progress of a dump until it is complete; closing it stops nothing."""
 
     BINDINGS = [Binding("escape", "dismiss(None)", "back", id="watch.back")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ FILE_BINDINGS = (
     Binding("ctrl+s", "file('save')", "save", id="file.save"),
     Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
     Binding("ctrl+o", "file('open')", "open", False, id="file.open", group=_OPEN),
-    Binding("ctrl+r", "file('recent')", "recent files", False, id="file.recent", group=_OPEN),
+    Binding("ctrl+r", "file('open_recent')", "recent files", False, id="file.recent", group=_OPEN),
     Binding("ctrl+n", "file('new')", "new pipeline", False, id="file.new", group=_OPEN),
     Binding(
         "ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False, group=_RELOAD
@@ -44,26 +44,10 @@ FILE_BINDINGS = (
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )
 
-FILE_TITLES = {
-    "file.save": "Save the pipeline",
-    "file.save_as": "Save under another name",
-    "file.open": "Open a pipeline file",
-    "file.recent": "Open a recent file",
-    "file.new": "Start a new pipeline",
-    "file.reload": "Reload from disk",
-    "file.restore": "Restore a session",
-    "file.dump": "Dump a rollout",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What is stored between runs of the app.
-
-    Args:
-        sessions: Store of unsaved sessions.
-        recent: Recently opened files.
-    """
+    """What is stored between runs of the app."""
 
     sessions: SessionStore
     recent: RecentFiles
@@ -73,8 +57,6 @@ class Files:
     """Opens, saves and restores the pipeline of a workspace.
 
     Args:
-        app: Shows dialogs and notices.
-        workspace: State of the app.
         storage: What is stored between runs. ``None``: nothing is.
     """
 
@@ -88,16 +70,6 @@ class Files:
         self.autosave = Autosave(app, workspace, store, self.documents)
         self.watch = DiskWatch(app, workspace, self.documents, self.reload)
         self.dump_job = DumpJob(app, workspace)
-        self._commands: Mapping[str, Then] = {
-            "save": self.save,
-            "save_as": self.save_as,
-            "open": self.open,
-            "recent": self.open_recent,
-            "new": self.new,
-            "reload": self.reload,
-            "restore": self.restore,
-            "dump": self.dump,
-        }
 
     def start(self) -> None:
         """Load the document of the initial draft, and start autosave and the disk watch."""
@@ -119,10 +91,6 @@ class Files:
                 self._add_recent(path)
         self.autosave.start()
         self.watch.start()
-
-    def run(self, command: str) -> None:
-        """Run the command of a key binding."""
-        self._commands[command]()
 
     # ------------------------------------------------------------------ open
 
@@ -195,11 +163,7 @@ class Files:
     # ------------------------------------------------------------------ save
 
     def save(self, then: Then | None = None) -> None:
-        """Write the pipeline to its file and keep the comments in it.
-
-        Args:
-            then: Called after a successful save.
-        """
+        """Write the pipeline to its file and keep the comments in it."""
         draft = self.workspace.draft
         if draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)
@@ -210,11 +174,7 @@ class Files:
             self._write(self.documents.opened, then)
 
     def save_as(self, then: Then | None = None) -> None:
-        """Ask for a path and write the pipeline there.
-
-        Args:
-            then: Called after a successful save.
-        """
+        """Ask for a path and write the pipeline there."""
         draft = self.workspace.draft
         if draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)

@@ -17,6 +17,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.tui.screens.dialogs import walk_options
+
 Purpose = Literal["open", "save"]
 SUFFIXES = (".yaml", ".yml")
 MAX_ENTRIES = 300
@@ -24,9 +26,6 @@ MAX_ENTRIES = 300
 
 def suggest_name(env: str) -> str:
     """Return a name for files about an env: that of its task, or of its factory.
-
-    Args:
-        env: Id of the env.
 
     Example:
         >>> suggest_name("ALE/Pong-v5"), suggest_name("src/my_envs.py:make")
@@ -58,12 +57,7 @@ class PathEntry:
 
 
 def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
-    """List files and folders that match a typed path; recent files if nothing is typed.
-
-    Args:
-        typed: Incomplete path.
-        recent: Recently opened files.
-    """
+    """List files and folders that match a typed path; recent files if nothing is typed."""
     entries: list[PathEntry] = []
     for path in [path for path in recent if path.exists()][:10] if not typed else ():
         home, parent = str(Path.home()), str(path.parent)
@@ -161,10 +155,7 @@ class PathScreen(ModalScreen[str | None]):
         return self._purpose == "open" and is_dump(typed)
 
     def action_walk(self, by: int) -> None:
-        options = self.query_one("#path-list", OptionList)
-        if options.option_count:
-            at = -1 if options.highlighted is None and by > 0 else (options.highlighted or 0)
-            options.highlighted = max(0, min(at + by, options.option_count - 1))
+        walk_options(self.query_one("#path-list", OptionList), by)
 
     def action_complete(self) -> None:
         names = [entry.text for entry in self._entries]

@@ -26,6 +26,7 @@ from tdx.tui.live.messages import (
     LateTrace,
     LiveState,
     Reset,
+    RunSession,
     RunSteps,
     SessionInfo,
     SetActionSource,
@@ -33,7 +34,6 @@ from tdx.tui.live.messages import (
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
-from tdx.tui.live.requests import RunSession
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"
@@ -49,11 +49,7 @@ _HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
 
 
 class TraceCache:
-    """The traces that were displayed last, with their images.
-
-    Args:
-        max_size: Maximum number of traces.
-    """
+    """The traces that were displayed last, with their images."""
 
     def __init__(self, max_size: int = MAX_CACHED_TRACES) -> None:
         self._max_size = max_size
@@ -116,7 +112,6 @@ class LiveConnection:
 
     Args:
         owner: Provides timers and tells whether the tab is visible.
-        workspace: State of the app.
         panes: Show what the worker sends.
         on_layout: Called when other panes may have room now, and when a setting has changed.
 
@@ -200,6 +195,8 @@ class LiveConnection:
         if draft.env is None:
             self.show_message("choose an env first: press e")
             return
+        if self._draft is None and draft.policy is not None:
+            self.action_source = draft.policy
         self._draft, self._pipeline = draft, draft.pipeline()
         self._has_failed = False
         self._report(None)
@@ -266,9 +263,8 @@ class LiveConnection:
             self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
 
     def start_if_new(self) -> None:
-        """Start the first session, if there is an env and no session has failed."""
-        is_new = self.state is None and not self._has_failed
-        if is_new and not self.is_open and self._workspace.draft.env is not None:
+        """Start the first session, unless it has failed."""
+        if self.state is None and not self._has_failed and not self.is_open:
             self.start(repeat=self._repeats)
 
     def branch(self) -> None:
@@ -413,6 +409,7 @@ class LiveConnection:
         was_running, self.state = self.is_running, state
         if state.last_command >= self._last_command:
             self._waiting_since = None
+            self.action_source = state.action_source  # not one that was refused
         if state.shown == self.requested or state.follows_latest:
             self.requested = None
         if self._panes.show_state(state, self.num_envs, is_edit=not self._is_branch):
@@ -431,12 +428,8 @@ class LiveConnection:
 
     def show_header(self) -> None:
         """Update the header."""
-        self._panes.header.show_settings(
-            is_running=self.is_running,
-            stop_condition=self.stop_condition,
-            rate=self.rate,
-            action_source=self.action_source,
-        )
+        settings = self.is_running, self.stop_condition, self.rate, self.action_source
+        self._panes.header.show_settings(*settings)
         self._panes.show_header(self.state, self.info)
 
     def show_message(self, text: str) -> None:
@@ -461,12 +454,7 @@ class LiveConnection:
             self._workspace.backend.send(self._ticket, envelope)
 
     def run(self, steps: int | None = None, until: str | None = None) -> None:
-        """Step the env.
-
-        Args:
-            steps: Number of steps. ``None``: unlimited.
-            until: Condition that ends the run. ``None``: no condition.
-        """
+        """Step the env."""
         self.requested = None
         self.send(RunSteps(steps, until))
         if self.state is None and self.is_open:

@@ -47,13 +47,7 @@ class PlacedImage:
 def place_images(
     images: Sequence[ImageView], width: int, height: int
 ) -> tuple[float, list[list[PlacedImage]]]:
-    """Place images in lines, with the largest common zoom at which they fit.
-
-    Args:
-        images: The images, in order.
-        width: Available width in cells.
-        height: Available height in cells.
-    """
+    """Place images in lines, with the largest common zoom at which they fit."""
     tallest = max(image.frame_size[1] for image in images)
     for pixels in range(2 * height, 0, -1):
         zoom = pixels / tallest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -50,8 +49,6 @@ _SOURCES = (
     ("manual", "set by hand, with sliders"),
 )
 _SEQUENCE_SUFFIXES = (".npy", ".json")
-
-
 _SCRUB = Binding.Group("scrub", compact=True)
 _EPISODE = Binding.Group("episode", compact=True)
 _RATE = Binding.Group("rate", compact=True)
@@ -111,43 +108,9 @@ class LiveTab(SearchableTab):
     """Steps the env of the workspace in a worker and shows its history.
 
     :attr:`connection` controls the worker and the history, :attr:`panes` show what it sends.
-
-    Args:
-        workspace: State of the app.
     """
 
     BINDINGS = [*LIVE_BINDINGS]
-    TITLES: ClassVar[dict[str, str]] = {
-        "live.run": "Run or pause the rollout",
-        "live.step": "Make a step",
-        "live.steps": "Make a number of steps",
-        "live.reset": "Reset the env",
-        "live.until": "Run until a condition",
-        "live.action": "Choose the action source",
-        "live.slower": "Step slower",
-        "live.faster": "Step faster",
-        "live.back": "Show the previous step",
-        "live.forward": "Show the next step",
-        "live.first": "Show the oldest step",
-        "live.follow": "Follow the latest step",
-        "live.previous_episode": "Show the previous episode",
-        "live.next_episode": "Show the next episode",
-        "live.next_problem": "Show the next problem",
-        "live.branch": "Branch at the shown step",
-        "live.next_difference": "Show the next difference",
-        "live.earlier": "Compare with the earlier rollout",
-        "live.keep": "Keep the edit, and end the comparison",
-        "live.mark": "Mark the shown step to compare",
-        "live.difference": "Show differences of values",
-        "live.only_written": "Show all or only written keys",
-        "live.plot": "Plot a key",
-        "live.window": "Zoom the plots",
-        "live.dump": "Dump the live steps",
-        "live.view": "Show the next pane",
-        "live.previous_env": "Show the previous env of the batch",
-        "live.next_env": "Show the next env of the batch",
-        "live.kill": "Kill the live worker",
-    }
     HELP = """## Live
 
 Steps the env with its chain in a worker process. `Space` runs and pauses, `s` makes one step, `n` a
@@ -188,7 +151,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
                 self.connection.start_if_new()
 
         self.workspace.inspected.subscribe(self, start_early)
-        self.lay_out()
+        # Before the first frame, which would be blank.
+        self.connection.show_header()
+        self.connection.start_if_new()
 
     def update(self) -> None:
         """Scroll to what the selected stage wrote, and show its images."""
@@ -324,6 +289,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         """Ask where actions come from."""
         now = self.connection.action_source
         choices = [Choice(name, name, note) for name, note in _SOURCES]
+        policy = self.workspace.draft.policy
+        if policy is not None and policy not in dict(_SOURCES):
+            choices.insert(0, Choice(policy, policy, "of the pipeline"))
         known = [choice.id for choice in choices]
         if now not in known:
             choices.append(Choice(now, now, "current"))

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from tdx.inspection.live.actions import ActionField
 from tdx.inspection.live.views import ImageView, StageReading, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Job, Request
 
 RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
 """Steps per second. ``None``: as many as possible."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """What a session begins with.
+@dataclass(frozen=True)
+class RunSession(Request[None]):
+    """Step an env until the request is cancelled; pushes views of its history.
+
+    Topics: ``info`` (:class:`SessionInfo`), ``state`` (:class:`LiveState`), and ``trace``,
+    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`). While
+    a call takes long, ``late`` with an index (:class:`LateTrace`).
 
     Args:
         pipeline: Env with its chain.
@@ -39,6 +44,12 @@ class SessionSettings:
     repeat: bool = False
     until: int | None = None
     samples: str | None = None
+    endless: ClassVar[bool] = True
+
+    def answer(self, job: Job) -> None:
+        from tdx.tui.live.worker import run_session
+
+        run_session(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +176,7 @@ Command = (
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """Facts about a session that do not change.
-
-    Args:
-        env: Name of the env.
-        batch: Batch size of the env.
-        fields: Numbers of the action that can be set by hand.
-        plots: Plots that are shown until others are chosen.
-        max_traces: Maximum number of traces in the history.
-        max_bytes: Maximum size of the history in bytes.
-    """
+    """Facts about a session that do not change."""
 
     env: str
     batch: tuple[int, ...]

@@ -71,13 +71,7 @@ def arrange_panes(
 
 
 class ActionLabel(Static):
-    """Clickable text that runs an action of the tab; it takes no focus, as the action has a key.
-
-    Args:
-        text: Text.
-        action: Action of the tab.
-        id: Widget id.
-    """
+    """Clickable text that runs an action of the tab; it takes no focus, as the action has a key."""
 
     DEFAULT_CSS = """
     ActionLabel {
@@ -191,12 +185,7 @@ class LiveHeader(Vertical):
         self.query_one("#live-head", Static).update(text, layout=False)
 
     def show_settings(
-        self,
-        *,
-        is_running: bool,
-        stop_condition: str | None,
-        rate: float | None,
-        action_source: str,
+        self, is_running: bool, stop_condition: str | None, rate: float | None, action_source: str
     ) -> None:
         """Show the settings; lay out the labels only if they have changed."""
         settings = (is_running, stop_condition, rate, action_source)
@@ -245,7 +234,7 @@ PLOT_WINDOWS: tuple[int | None, ...] = (None, 1000, 200, 50)
 _MAX_EPISODES = 100
 _MAX_ENV_CELLS = 256
 _FEW_EPISODES = 5
-"""Height of the episodes beside images."""
+"""Maximum height of the episodes beside images."""
 
 
 class LivePanes:
@@ -266,6 +255,7 @@ class LivePanes:
         self.by_name: dict[Pane, Widget] = dict(zip(PANES, widgets, strict=True))
         for widget in widgets:
             widget.add_class("live-pane", update=False)
+        self.envs.display = False  # until there is a batch
         self.front: Pane = "values"
         self.chosen_plots: tuple[str, ...] | None = None
         self.default_plots: tuple[str, ...] = ()
@@ -339,13 +329,7 @@ class LivePanes:
     # Layout
 
     def arrange(self, tab: Widget, *, is_manual: bool, num_envs: int) -> None:
-        """Display the panes that have room.
-
-        Args:
-            tab: The tab; its size decides.
-            is_manual: True if actions are set by hand.
-            num_envs: Number of envs in the batch.
-        """
+        """Display the panes that have room."""
         width, height = tab.size
         form, shown = arrange_panes(
             width, height, self.front, has_images=self._has_images, is_manual=is_manual
@@ -363,7 +347,7 @@ class LivePanes:
         # Plots and episodes leave room that they do not need to images and values.
         is_short = form == "middle" or (form == "broad" and (has_images or self.plots.is_flat))
         self.plots.styles.height = self.plots.wanted_height if is_short else None
-        self.episodes.styles.height = _FEW_EPISODES if has_images else None
+        self.episodes.styles.max_height = _FEW_EPISODES if has_images else None
         side.styles.height = "auto" if form == "middle" and not has_images else None
         self.envs.display = num_envs > 1
 

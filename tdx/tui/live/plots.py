@@ -189,15 +189,15 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
             return
         scale = [""] * rows
         if rows:
-            scale[0] = f"{max(known):.3g}"
+            scale[0] = _scale_text(max(known))
             if rows > 1:
-                scale[-1] = f"{min(known):.3g}"
+                scale[-1] = _scale_text(min(known))
         bounds = min(known), max(known)
         drawn = [draw_braille(plot.low, plot.high, self.plot_width, rows, bounds) for plot in both]
         backs = self._backgrounds(curve)
         for number, mark in enumerate(scale):
             axis = "┤" if mark else "│"
-            head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + axis, "muted", "")
+            head = (mark.rjust(_SCALE_WIDTH) + axis, "muted", "")
             yield head, *_overlay([lines[number] for lines in drawn], (color, "muted"), backs)
 
     def _backgrounds(self, curve: PlotView) -> list[str]:
@@ -226,6 +226,17 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         part = min(x * parts // self.plot_width, parts - 1)
         span = plot.last - plot.first + 1
         self.post_message(self.Picked(plot.first + part * span // parts))
+
+
+def _scale_text(number: float) -> str:
+    """Format a number for the scale.
+
+    Example:
+        >>> _scale_text(-0.000271), _scale_text(0.866)
+        ('-2.7e-04', '0.866')
+    """
+    text = f"{number:.3g}"
+    return text if len(text) <= _SCALE_WIDTH else f"{number:.1e}"
 
 
 def _known_numbers(curve: PlotView) -> list[float]:

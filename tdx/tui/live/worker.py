@@ -49,9 +49,9 @@ from tdx.tui.live.messages import (
     LiveState,
     Pause,
     Reset,
+    RunSession,
     RunSteps,
     SessionInfo,
-    SessionSettings,
     SetActionSource,
     SetPanes,
     SetRate,
@@ -94,7 +94,7 @@ class LivePlayer:
     def __init__(
         self,
         env: EnvBase | StackEnv,
-        request: SessionSettings,
+        request: RunSession,
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
         earlier: LiveSession | None = None,
@@ -155,7 +155,7 @@ class LivePlayer:
         is_complete = self.replay is None or self.replay.is_done
         return bool(self.session.tracer.steps) and is_complete
 
-    def resume(self, request: SessionSettings, push: Push) -> None:
+    def resume(self, request: RunSession, push: Push) -> None:
         """Continue after another session was shown."""
         self._push = push
         self._pushed_late.clear()
@@ -170,9 +170,6 @@ class LivePlayer:
 
     def run_once(self, envelopes: list[CommandEnvelope]) -> float | None:
         """Execute commands, make a step if one is due, and push what has changed.
-
-        Args:
-            envelopes: Commands since the last call.
 
         Returns:
             Number of seconds in which there is nothing to do; ``None``: until the next command.
@@ -487,10 +484,6 @@ class StepWatch:
     A worker that is killed takes its history with it, so the completed steps are sent before. The
     thread that sends them reads the history during a hook only: then nothing else changes it, and
     the hook cannot return before the thread has finished.
-
-    Args:
-        player: Steps the env.
-        activity: Where to record the running hook.
     """
 
     def __init__(self, player: LivePlayer, activity: ActivityRecord) -> None:
@@ -546,11 +539,11 @@ class StepWatch:
             return self._is_inside and self._calls == call and self._player.push_completed()
 
 
-OpenEnv = Callable[[SessionSettings, int, ExitStack], "EnvBase | StackEnv"]
+OpenEnv = Callable[[RunSession, int, ExitStack], "EnvBase | StackEnv"]
 _KEPT = 2
 
 
-def run_session(request: SessionSettings, job: Job) -> None:
+def run_session(request: RunSession, job: Job) -> None:
     """Step an env until the request is cancelled."""
     job.activity.begin(f"building {request.pipeline.env.id}", 0)
     player = job.get_cached("rollouts", lambda: Rollouts(activity=job.activity)).open(
@@ -566,7 +559,7 @@ def run_session(request: SessionSettings, job: Job) -> None:
                 job.wait(seconds)
 
 
-def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
     """Build and seed the env with its chain.
 
     Args:
@@ -590,16 +583,9 @@ def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A session with its env.
+    """A session with its env."""
 
-    Args:
-        request: What it was opened with.
-        seed: Seed of the env.
-        player: Steps the env.
-        closing: Closes the env.
-    """
-
-    request: SessionSettings
+    request: RunSession
     seed: int
     player: LivePlayer
     closing: ExitStack
@@ -610,11 +596,6 @@ class Rollouts:
 
     A session of an edited chain can repeat the current one. Undoing the edit continues the one
     before it where it was left.
-
-    Args:
-        open_env: Builds an env.
-        clock: Returns nanoseconds.
-        activity: Where sessions record the running call. ``None``: nobody reads it.
     """
 
     def __init__(
@@ -626,7 +607,7 @@ class Rollouts:
         self._open_env, self._clock, self._activity = open_env, clock, activity
         self._kept: list[Rollout] = []
 
-    def open(self, request: SessionSettings, push: Push) -> LivePlayer:
+    def open(self, request: RunSession, push: Push) -> LivePlayer:
         """Continue or start a session.
 
         Raises:

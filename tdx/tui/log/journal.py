@@ -29,9 +29,6 @@ def clean_lines(text: str) -> list[str]:
 
     Of a line that was overwritten, such as a progress bar, the last state is returned.
 
-    Args:
-        text: Output of a process.
-
     Example:
         >>> clean_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
         ['red', '100 %', '^Gbell']
@@ -102,9 +99,6 @@ class LogEntry:
 class Journal:
     r"""Entries, the oldest first; the oldest are dropped if there are too many.
 
-    Args:
-        now: Returns the time.
-
     Example:
         >>> journal = Journal()
         >>> journal.record_output("live", "hello\nhello\n")
@@ -132,14 +126,7 @@ class Journal:
         severity: Severity = "information",
         details: str = "",
     ) -> None:
-        """Record an event.
-
-        Args:
-            text: What happened; lines after the first one are details.
-            source: Who reports it.
-            severity: Severity.
-            details: Hint and traceback.
-        """
+        """Record an event."""
         first, *more = clean_lines(text) or [""]
         rest = "\n".join(map(clean_line, details[-MAX_DETAILS:].split("\n"))).strip("\n")
         rest = "\n".join([*more, *([rest] if rest else [])])

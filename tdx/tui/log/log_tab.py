@@ -147,11 +147,7 @@ _LOW_HEIGHT = 18
 
 
 class LogTab(SearchableTab):
-    """Shows the journal.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows the journal."""
 
     BINDINGS = [
         *search_bindings("log"),
@@ -160,12 +156,6 @@ class LogTab(SearchableTab):
         Binding("y", "copy_all", "copy", id="log.copy"),
         Binding("x", "clear", "clear", id="log.clear"),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "log.filter": "Filter the log",
-        "log.search": "Search the log",
-        "log.copy": "Copy the log",
-        "log.clear": "Clear the log",
-    }
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)

@@ -25,10 +25,6 @@ def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
 
     Disabled stages stay after the stage that precedes them.
 
-    Args:
-        draft: The draft.
-        pipeline: Pipeline with the new chain.
-
     Example:
         >>> draft = Draft.of(Pipeline.of("A-v0", "B", "C", "D"))
         >>> [each.number for each in replace_chain(draft, Pipeline.of("A-v0", "D", "B")).stages]
@@ -85,14 +81,7 @@ Nothing is suggested that was not tried."""
     def show(
         self, advised: DraftAdvice | None, draft: Draft, width: int, is_advising: bool
     ) -> None:
-        """Show the changes that were tried.
-
-        Args:
-            advised: The changes. ``None``: none were tried.
-            draft: Current chain.
-            width: Width of the title.
-            is_advising: True while changes are tried.
-        """
+        """Show the changes that were tried."""
         is_current = advised is not None and advised.draft == draft
         shown = (advised, is_current, width, is_advising)
         if shown == self._shown:

@@ -31,14 +31,7 @@ Tone = Literal["", "dim", "bar", "slower", "faster", "new", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """A line of the cost table.
-
-    Args:
-        name: Row key.
-        place: Position in the chain.
-        row: Measurement.
-        delta: Difference to another measurement. ``None``: there is none.
-    """
+    """A line of the cost table."""
 
     name: str
     place: int
@@ -58,13 +51,7 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class CostSheet:
-    """Content of the cost table.
-
-    Args:
-        lines: Parts in the order of their cost, then the whole step.
-        unit: Unit of all times.
-        comparison: What the times are compared with.
-    """
+    """Content of the cost table."""
 
     lines: tuple[CostLine, ...] = ()
     unit: Unit = "µs"
@@ -75,13 +62,7 @@ _CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
 
 
 def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None) -> CostSheet:
-    """Return the costs of a run, compared with those of another run or mode.
-
-    Args:
-        run: Run to show.
-        wanted: Selected modes.
-        other: Run to compare with. ``None``: no comparison.
-    """
+    """Return the costs of a run, compared with those of another run or mode."""
     mode = displayed_mode(run, wanted)
     if mode is None or not mode.rows:
         return CostSheet()
@@ -240,12 +221,7 @@ def _bar_column(lines: Sequence[CostLine], width: int) -> Column:
 
 
 def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
-    """Return the columns that fit, from left to right; the part takes the remaining width.
-
-    Args:
-        sheet: Content of the table.
-        width: Available width in cells.
-    """
+    """Return the columns that fit, from left to right; the part takes the remaining width."""
     lines, unit, comparison = sheet.lines, sheet.unit, sheet.comparison
     rows = [line.row for line in lines]
     has_device = any(row.device_us is not None for row in rows)

@@ -1,75 +1,28 @@
-"""Measurement in the background: what is requested, progress and cancellation."""
+"""Measurement in the background: progress and cancellation."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.profile.messages import AdviceResult, Costs, Extra, ProfileProgress
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
-from tdx.tui.profile.runs import ModeSelection, ProfileRun, RunHistory, modes_for
+from tdx.tui.profile.messages import (
+    AdviceResult,
+    Costs,
+    FindAdvice,
+    MeasurePipeline,
+    ProfileProgress,
+)
+from tdx.tui.profile.runs import ProfileRun, RunHistory
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
     from tdx.tui.workspace import Workspace
-
-
-@dataclass(frozen=True, slots=True)
-class MeasurementSettings:
-    """How long to measure.
-
-    Args:
-        steps: Steps of each repeat.
-        repeats: Number of repeats.
-    """
-
-    steps: int
-    repeats: int
-
-    @property
-    def warmup(self) -> int:
-        """Steps before the first one that counts."""
-        return min(100, max(1, self.steps // 10))
-
-
-def measure_request(
-    workspace: Workspace,
-    settings: MeasurementSettings,
-    wanted: ModeSelection,
-    extras: Collection[Extra],
-) -> MeasurePipeline:
-    """Return the request that measures the current chain."""
-    return MeasurePipeline(
-        workspace.draft.pipeline(),
-        modes_for(wanted),
-        steps=settings.steps,
-        repeats=settings.repeats,
-        warmup=settings.warmup,
-        extras=frozenset(extras),
-        allow_code=workspace.allow_code,
-        samples=workspace.samples,
-    )
-
-
-def advise_request(
-    workspace: Workspace, settings: MeasurementSettings, wanted: ModeSelection
-) -> FindAdvice:
-    """Return the request that tries changes, in ``planned`` mode if it is selected."""
-    modes = modes_for(wanted)
-    return FindAdvice(
-        workspace.draft.pipeline(),
-        "planned" if "planned" in modes else modes[0],
-        steps=settings.steps,
-        repeats=settings.repeats,
-        warmup=settings.warmup,
-        allow_code=workspace.allow_code,
-    )
 
 
 WORKER = "profile"
@@ -91,8 +44,6 @@ class MeasurementController:
     """Runs measurements and advice in the worker, one at a time.
 
     Args:
-        owner: Provides timers.
-        workspace: State of the app.
         on_change: Called on progress and at the end.
         on_found: Called with each run and each advice.
     """

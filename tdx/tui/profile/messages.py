@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -228,8 +229,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """What to measure.
+class MeasurePipeline(Request[Costs]):
+    """Measure a pipeline; pushes :class:`ProfileProgress` and partial :class:`Costs`.
 
     Args:
         pipeline: Pipeline to measure.
@@ -250,6 +251,11 @@ class Measurement:
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
     samples: str | None = None
+
+    def answer(self, job: Job) -> Costs:
+        from tdx.tui.profile.worker import measure_pipeline
+
+        return measure_pipeline(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,17 +301,8 @@ class AdviceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class AdviceSearch:
-    """Which pipeline to make faster.
-
-    Args:
-        pipeline: Pipeline to improve.
-        mode: Execution mode.
-        steps: Steps of each repeat.
-        repeats: Number of repeats.
-        warmup: Steps that do not count.
-        allow_code: Allow the pipeline to import Python objects.
-    """
+class FindAdvice(Request[AdviceResult]):
+    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`."""
 
     pipeline: Pipeline
     mode: ModeName
@@ -313,3 +310,8 @@ class AdviceSearch:
     repeats: int
     warmup: int
     allow_code: bool = False
+
+    def answer(self, job: Job) -> AdviceResult:
+        from tdx.tui.profile.worker import find_advice
+
+        return find_advice(self, job)

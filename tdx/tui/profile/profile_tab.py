@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -19,11 +19,8 @@ from tdx.tui.profile.measurement import (
     CANCELLED,
     DraftAdvice,
     MeasurementController,
-    MeasurementSettings,
-    advise_request,
-    measure_request,
 )
-from tdx.tui.profile.messages import EXTRAS, Extra
+from tdx.tui.profile.messages import EXTRAS, Extra, FindAdvice, MeasurePipeline
 from tdx.tui.profile.numbers import choose_unit, format_time
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
@@ -33,6 +30,7 @@ from tdx.tui.profile.runs import (
     ModeSelection,
     ProfileRun,
     displayed_mode,
+    modes_for,
     run_summary,
     run_text,
 )
@@ -126,11 +124,10 @@ class ProfileBar(Container):
         button.set_class(is_on, "-on")
 
     @property
-    def settings(self) -> MeasurementSettings:
-        """How long to measure."""
-        return MeasurementSettings(
-            self._number("steps", DEFAULT_STEPS), self._number("repeats", DEFAULT_REPEATS)
-        )
+    def settings(self) -> tuple[int, int, int]:
+        """How long to measure: steps of each repeat, repeats, and steps before the first one."""
+        steps = self._number("steps", DEFAULT_STEPS)
+        return steps, self._number("repeats", DEFAULT_REPEATS), min(100, max(1, steps // 10))
 
     def _number(self, name: str, otherwise: int) -> int:
         text = self.query_one(f"#profile-{name}", Input).value
@@ -152,28 +149,9 @@ _EXTRA_TEXT = {
 
 
 class ProfileTab(SearchableTab):
-    """Measures the chain and keeps the runs of this session.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Measures the chain and keeps the runs of this session."""
 
     BINDINGS = [*PROFILE_KEYS]
-    TITLES: ClassVar[dict[str, str]] = {
-        "profile.measure": "Measure the chain",
-        "profile.cancel": "Cancel the measurement",
-        "profile.sort": "Sort by the next column",
-        "profile.invert": "Reverse the order",
-        "profile.mode": "Change the execution mode",
-        "profile.settings": "Set steps and repeats",
-        "profile.operators": "Measure torch operators too",
-        "profile.advice": "Try changes that save time, or select one",
-        "profile.marginal": "Measure savings without each stage",
-        "profile.memory": "Measure memory too",
-        "profile.base": "Compare all runs with this one",
-        "profile.earlier": "Show the earlier run",
-        "profile.later": "Show the later run",
-    }
     HELP = HELP
 
     def __init__(self, workspace: Workspace) -> None:
@@ -227,9 +205,16 @@ class ProfileTab(SearchableTab):
 
     def action_measure(self) -> None:
         if self._can_start():
-            extras = self.extras if self._has_modes else ()
-            request = measure_request(self.workspace, self._settings, self.selection, extras)
-            self.measurement.start(request, self.workspace.draft)
+            workspace = self.workspace
+            request = MeasurePipeline(
+                workspace.draft.pipeline(),
+                modes_for(self.selection),
+                *self.query_one(ProfileBar).settings,
+                extras=frozenset(self.extras if self._has_modes else ()),
+                allow_code=workspace.allow_code,
+                samples=workspace.samples,
+            )
+            self.measurement.start(request, workspace.draft)
 
     def action_advise(self) -> None:
         stack = self.workspace.stack
@@ -243,8 +228,11 @@ class ProfileTab(SearchableTab):
             self._start_advising()
 
     def _start_advising(self) -> None:
-        request = advise_request(self.workspace, self._settings, self.selection)
-        self.measurement.start(request, self.workspace.draft)
+        workspace, modes = self.workspace, modes_for(self.selection)
+        mode = "planned" if "planned" in modes else modes[0]
+        settings = self.query_one(ProfileBar).settings
+        request = FindAdvice(workspace.draft.pipeline(), mode, *settings, workspace.allow_code)
+        self.measurement.start(request, workspace.draft)
 
     @property
     def _has_current_advice(self) -> bool:
@@ -266,10 +254,6 @@ class ProfileTab(SearchableTab):
             self.workspace.edit(f"advice: {change.change}", draft)
             text = f"{change.change}; u undoes this, r measures"
             self.notify(text, title="Advice", timeout=5, markup=False)
-
-    @property
-    def _settings(self) -> MeasurementSettings:
-        return self.query_one(ProfileBar).settings
 
     def _can_start(self) -> bool:
         if self.workspace.draft.env is None:

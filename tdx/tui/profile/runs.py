@@ -99,15 +99,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of two measurements.
-
-    Args:
-        before: Name of the other measurement: a run or a mode.
-        after: Name of this measurement.
-        step: Difference of the whole step.
-        rows: Differences by row.
-        removed: Rows that only the other measurement has.
-    """
+    """Comparison of two measurements."""
 
     before: str
     after: str
@@ -135,11 +127,6 @@ def compare_runs(
 
     As in ``tdx profile --baseline``, only a difference between the repeats that is not tiny is a
     change.
-
-    Args:
-        run: The run.
-        wanted: Selected modes.
-        other: Run to compare with. ``None``: none.
 
     Returns:
         ``None``: there is nothing to compare with.
@@ -207,13 +194,7 @@ class RunHistory:
         return tuple(self._runs)
 
     def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> ProfileRun:
-        """Append a run.
-
-        Args:
-            draft: Chain that was measured.
-            costs: Result.
-            ended: Why it ended early. ``None``: it did not.
-        """
+        """Append a run."""
         self._count += 1
         change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
         # The rows have the numbers of the chain pane.
@@ -246,15 +227,7 @@ _DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success"}
 def run_summary(
     run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None, now: Draft, low: bool
 ) -> Content:
-    """Return the summary of a run: time per step, difference and noise.
-
-    Args:
-        run: Run that is shown.
-        wanted: Selected modes.
-        other: Run to compare with.
-        now: Current chain.
-        low: True if there is little room.
-    """
+    """Return the summary of a run: time per step, difference and noise."""
     mode = displayed_mode(run, wanted)
     head: list[Content | str | tuple[str, str]] = [(f"#{run.number} {run.change}", "bold")]
     edited = describe_changes(run.draft, now)

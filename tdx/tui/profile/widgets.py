@@ -41,13 +41,7 @@ _MIN_HISTOGRAM_CALLS = 12
 
 
 def histogram_text(row: CostRow, width: int, height: int) -> Content:
-    """Return the histogram of the most expensive calls of a part with percentiles and notes.
-
-    Args:
-        row: The part.
-        width: Available width in cells.
-        height: Number of lines for the bars.
-    """
+    """Return the histogram of the most expensive calls of a part with percentiles and notes."""
     if not row.calls:
         unit = choose_unit(row.step_us)
         repeats = "  ".join(format_time(us, unit) for us in row.repeats_us)
@@ -382,14 +376,7 @@ class RunList(OptionList):
         shown: ProfileRun | None,
         base: ProfileRun | None,
     ) -> None:
-        """Replace the runs.
-
-        Args:
-            history: All runs.
-            wanted: Selected modes.
-            shown: Run that is shown.
-            base: Run that all others are compared with, if one is set.
-        """
+        """Replace the runs."""
         runs = list(reversed(history.runs))
         self.set_class(len(runs) < 2, "-few")
         with self.prevent(OptionList.OptionHighlighted):

@@ -30,11 +30,7 @@ _BUSY = ("inspecting", "checking")
 
 
 class StatusBar(Static):
-    """Shows the file, unsaved edits, problems and what the worker does.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows the file, unsaved edits, problems and what the worker does."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="status")
@@ -48,6 +44,7 @@ class StatusBar(Static):
         )
         self.workspace.edited.subscribe(self, lambda _: self.refresh())
         self.workspace.inspected.subscribe(self, self._update_phase)
+        self.workspace.commanded.subscribe(self, lambda _: self.refresh())
 
     def _update_phase(self, status: ChainStatus) -> None:
         assert self._timer is not None
@@ -92,6 +89,9 @@ class StatusBar(Static):
             parts.append(Content.styled(f"⟳ {status.phase}{self._delay_text()}", "$accent"))
         elif status.phase == "failed":
             parts.append(Content.styled("✕ worker failed", "$error"))
+        if self.workspace.running:
+            doing = self.workspace.running[-1][1]
+            parts = [Content.styled(f"⟳ {doing} · Ctrl+K cancels", "$accent")]
         right = Content.assemble(Content.styled(" · ", "dim").join(parts), " ")
         gap = max(2, self.size.width - left.cell_length - right.cell_length)
         return Content.assemble(left, " " * gap, right)
@@ -169,12 +169,7 @@ class HintState:
 
 
 class HintBar(Static):
-    """Shows the next hint.
-
-    Args:
-        workspace: State of the app.
-        hints: State of the hints.
-    """
+    """Shows the next hint."""
 
     def __init__(self, workspace: Workspace, hints: HintState) -> None:
         super().__init__(id="hints")
@@ -235,11 +230,7 @@ class LimitsKeys(Protocol):
     """A widget with actions that do not apply at the moment, and only show why."""
 
     def is_applicable(self, action: str) -> bool:
-        """Return False for an action whose key is not listed.
-
-        Args:
-            action: Name of the action.
-        """
+        """Return False for an action whose key is not listed."""
 
 
 def is_listed(node: DOMNode, binding: Binding) -> bool:
@@ -280,11 +271,7 @@ class KeyHint:
 
 
 class KeyBar(Static):
-    """Shows the keys of the focused widget; a click on a key presses it.
-
-    Args:
-        input_queue: Queue of the keys that are waiting.
-    """
+    """Shows the keys of the focused widget; a click on a key presses it."""
 
     def __init__(self, input_queue: InputQueue) -> None:
         super().__init__(id="keys")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from textual.binding import Binding
@@ -31,15 +31,12 @@ TARGETS = {
     ),
 }
 """What a command acts on, by the id of its binding."""
+_AREAS = ("app", "screen", "file")
+"""Areas of commands that work everywhere; the id of a binding starts with its area."""
 
 
 class CommandPalette(ChoiceScreen):
-    """Searches the commands of a screen; returns the title of one.
-
-    Args:
-        main: The main screen.
-        screen: The screen on top of it, or itself.
-    """
+    """Searches the commands of a screen; returns the title of one."""
 
     def __init__(self, main: MainScreen, screen: Screen[object]) -> None:
         super().__init__("Commands", ())
@@ -70,29 +67,34 @@ class CommandPalette(ChoiceScreen):
         self.set_choices([Choice(title, title, note) for title, note, _ in commands])
 
     def _list_actions(self) -> Iterator[Command]:
-        """Yield each key binding with a title that applies, and commands without a key.
+        """Yield each key binding that applies, and commands without a key.
 
-        A widget titles its bindings in ``TITLES``; keys that only move a cursor have none.
+        Keys that only move a cursor have no description of their own.
         """
-        known: set[str] = set()
+        known = {"app.palette"}
         screen = self._screen
         tabs = map(self._main.get_tab, TABS) if screen is self._main else ()
         for node in dict.fromkeys((*screen.walk_children(), *tabs, screen, self._main.app)):
             # A pane that another one covers is brought back by its commands.
             if not (node.display or node.has_class("pane")):
                 continue
-            titles: Mapping[str, str] = getattr(node, "TITLES", {})
-            for binding in bindings_of(node) if titles else ():
+            for binding in bindings_of(node):
                 name = binding.id or ""
-                if name in titles and name not in known and self._applies(node, binding):
+                area = name.partition(".")[0]
+                is_command = area in (*_AREAS, *TABS, "chain") and binding.description
+                if is_command and name not in known and self._applies(node, binding):
                     known.add(name)
+                    text = binding.description
+                    title = f"{text[:1].upper()}{text[1:]}"
+                    if area not in _AREAS:
+                        title = f"{area.title()}: {text}"
                     key = self._main.app.get_key_display(binding)
                     run = partial(self._run, binding.action, node)
-                    yield (titles[name], f"key {key}", run)
+                    yield (title, f"key {key}", run)
         if self._main.workspace.takes_samples:
             choose = self._main.dialogs.choose_samples
             yield ("Choose samples", "recorded inputs instead of drawn ones", choose)
-        if self._main.workspace.draft.env is not None:
+        if self._main.workspace.draft.positions:
             export = self._main.exports.export
             yield ("Export the chain", "code that runs without tdx", export)
         save = self._main.save_screenshot

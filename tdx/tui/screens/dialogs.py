@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from textual import events, on
@@ -90,6 +91,13 @@ def fuzzy_sort(
     return [(item, positions) for _, item, positions in ranked]
 
 
+def walk_options(options: OptionList, by: int) -> None:
+    """Move the cursor of a list that has no focus."""
+    if options.option_count:
+        at = -1 if options.highlighted is None and by > 0 else (options.highlighted or 0)
+        options.highlighted = max(0, min(at + by, options.option_count - 1))
+
+
 def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], object]) -> None:
     """Show a dialog, and call a function with the answer unless it was cancelled."""
 
@@ -98,6 +106,22 @@ def ask(app: App[None], dialog: ModalScreen[T | None], then: Callable[[T], objec
             then(value)
 
     app.push_screen(dialog, answer)
+
+
+def ask_to_replace(
+    app: App[None], file: Path, title: str, text: str, then: Callable[[bool], object]
+) -> None:
+    """Call a function with False, or with True after the user agrees to replace a file."""
+    if not file.exists():
+        then(False)
+        return
+
+    def answer(reply: str | None) -> None:
+        if reply == "replace":
+            then(True)
+
+    replies = [Reply("keep", "Keep it"), Reply("replace", "Replace", is_destructive=True)]
+    app.push_screen(QuestionScreen(title, text, replies), answer)
 
 
 class ChoiceScreen(ModalScreen[str | None]):
@@ -167,10 +191,7 @@ class ChoiceScreen(ModalScreen[str | None]):
             self._fill(None if at is None else options.get_option_at_index(at).id)
 
     def action_walk(self, by: int) -> None:
-        options = self.query_one("#choose-list", OptionList)
-        if options.option_count:
-            at = (options.highlighted or 0) + by
-            options.highlighted = max(0, min(at, options.option_count - 1))
+        walk_options(self.query_one("#choose-list", OptionList), by)
 
     @on(Input.Changed, "#choose-search")
     def _update_options(self, event: Input.Changed) -> None:
@@ -253,13 +274,7 @@ class ChoiceScreen(ModalScreen[str | None]):
 
 
 class MultiChoiceScreen(ModalScreen[list[str] | None]):
-    """List with check boxes; returns the checked entries, or ``None``.
-
-    Args:
-        title: Question.
-        options: Entries.
-        chosen: Entries that are checked initially; unknown ones are added.
-    """
+    """List with check boxes; returns the checked entries, or ``None``."""
 
     BINDINGS = [
         Binding("escape", "dismiss(None)", "back", id="pick.back"),
@@ -357,13 +372,7 @@ class QuestionScreen(ModalScreen[str | None]):
 
 
 class TextScreen(ModalScreen[None]):
-    """Shows a text until a key closes it.
-
-    Args:
-        title: Title.
-        text: Text.
-        markdown: Render the text as Markdown.
-    """
+    """Shows a text until a key closes it."""
 
     BINDINGS = [
         Binding(
@@ -397,11 +406,7 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 class JumpScreen(ModalScreen[Widget | None]):
-    """Shows a letter on each target; returns the widget whose letter is pressed.
-
-    Args:
-        targets: Widgets.
-    """
+    """Shows a letter on each target; returns the widget whose letter is pressed."""
 
     def __init__(self, targets: list[Widget]) -> None:
         super().__init__()

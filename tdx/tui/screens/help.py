@@ -18,13 +18,7 @@ _KEY_WIDTH = 9
 
 
 class HelpScreen(TextScreen):
-    """Shows help for the focused widget.
-
-    Args:
-        app: The app.
-        nodes: The focused widget and its ancestors.
-        transform: Documentation of the selected transform. ``None``: none is selected.
-    """
+    """Shows help for the focused widget."""
 
     def __init__(self, app: App[None], nodes: Sequence[DOMNode], transform: str | None) -> None:
         texts = [node.HELP for node in nodes if isinstance(node, Widget) and node.HELP]
@@ -61,7 +55,8 @@ def _key_rows(app: App[None], nodes: set[DOMNode]) -> Iterator[Content]:
     for key in sorted(active, key=lambda key: not key.binding.show):
         binding = key.binding
         # Textual's own bindings have no id.
-        if not (binding.id and binding.description and is_listed(key.node, binding)):
+        is_described = binding.description or binding.group
+        if not (binding.id and is_described and is_listed(key.node, binding)):
             continue
         group = binding.group
         text = binding.description if group is None else group.description

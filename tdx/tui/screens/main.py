@@ -6,8 +6,6 @@ To add a tab, append its name to :data:`TABS` and its class to :func:`load_tab`.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -20,13 +18,14 @@ from tdx.inspection.live.views import STUCK_STEPS
 from tdx.inspection.overview import Problem
 from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ENV
+from tdx.tui.commands import WorkerCommands
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
-from tdx.tui.files.artifacts import ExportCommands
+from tdx.tui.files.artifacts import ExportCommand
 from tdx.tui.input_queue import InputQueue
 from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
@@ -80,77 +79,63 @@ _WIDTH = Binding.Group("narrower/wider", compact=True)
 
 
 class MainScreen(FocusGuard):
-    """Contains the panes and connects them.
-
-    Args:
-        workspace: State of the app.
-        hints: State of the hints.
-        input_queue: Queue of the keys that the key bar presses.
-    """
+    """Contains the panes and connects them."""
 
     BINDINGS = [
         Binding("a", "catalog", "add", id="screen.catalog"),
         Binding("e", "choose_env", "env", id="screen.env"),
-        Binding("p", "presets", "presets", id="screen.presets", show=False),
+        Binding("p", "presets", "sample pipelines", id="screen.presets", show=False),
         Binding("u,ctrl+z", "undo", "undo", id="screen.undo", group=_HISTORY),
         Binding("U,ctrl+y", "redo", "redo", id="screen.redo", group=_HISTORY),
         Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
-        Binding("g,ctrl+g", "jump", "jump", id="screen.jump", show=False),
-        Binding("z", "expand", "expand", id="screen.expand", show=False),
+        Binding("g,ctrl+g", "jump", "jump to a pane or field", id="screen.jump", show=False),
+        Binding("z", "expand", "expand the pane", id="screen.expand", show=False),
         Binding(
-            "less_than_sign", "resize(-4)", "narrower", False, id="screen.narrower", group=_WIDTH
+            "less_than_sign",
+            "resize(-4)",
+            "narrower",
+            False,
+            id="screen.narrower",
+            group=_WIDTH,
         ),
-        Binding("greater_than_sign", "resize(4)", "wider", False, id="screen.wider", group=_WIDTH),
-        Binding("t", "theme", "theme", False, id="screen.theme", group=_DISPLAY),
-        Binding("y", "copy", "copy", id="screen.copy", show=False),
+        Binding(
+            "greater_than_sign",
+            "resize(4)",
+            "wider",
+            False,
+            id="screen.wider",
+            group=_WIDTH,
+        ),
+        Binding("t", "theme", "change the theme", False, id="screen.theme", group=_DISPLAY),
+        Binding("y", "copy", "copy the pipeline", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", False, id="screen.check", group=_CHECK),
         Binding("h", "hints", "first steps", False, id="screen.hints", group=_DISPLAY),
         Binding(
-            "M", "measure", "measure statistics", id="screen.measure", show=False, group=_CHECK
+            "M", "measure", "measure the normalizer", id="screen.measure", show=False, group=_CHECK
         ),
         Binding(
-            "X", "exclude", "exclude unstorable", id="screen.exclude", show=False, group=_CHECK
+            "X",
+            "exclude",
+            "exclude unstorable",
+            id="screen.exclude",
+            show=False,
+            group=_CHECK,
         ),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
         Binding("C", "compare", "compare with …", False, id="screen.compare", group=_CONTRACT),
         Binding(
             "F", "freeze", "record a contract", id="screen.freeze", show=False, group=_CONTRACT
         ),
-        Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
+        Binding("ctrl+k", "cancel", "cancel the inspection", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
-        Binding("escape", "home", "chain", id="screen.home", show=False),
-        Binding("f12", "details", "details", id="screen.details", show=False),
+        Binding("escape", "home", "go to the chain", id="screen.home", show=False),
+        Binding("f12", "details", "show all errors", id="screen.details", show=False),
         *(
-            Binding(
-                *(str(n), f"tab({n})", f"tab {n}"), id=f"screen.tab{n}", show=False, group=_TABS
-            )
+            Binding(str(n), f"tab({n})", id=f"screen.tab{n}", show=False, group=_TABS)
             for n in range(1, len(TABS) + 1)
         ),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "screen.catalog": "Add transforms",
-        "screen.env": "Choose an env",
-        "screen.presets": "Start with a sample pipeline",
-        "screen.undo": "Undo the last edit",
-        "screen.redo": "Redo the last undone edit",
-        "screen.search": "Search",
-        "screen.jump": "Jump to a pane or field",
-        "screen.expand": "Expand or restore the focused pane",
-        "screen.narrower": "Make the pane narrower",
-        "screen.wider": "Make the pane wider",
-        "screen.theme": "Change the theme",
-        "screen.copy": "Copy the pipeline",
-        "screen.check": "Check with steps",
-        "screen.compare": "Compare with a contract",
-        "screen.freeze": "Record a contract",
-        "screen.measure": "Measure the statistics of the normalizer",
-        "screen.exclude": "Exclude what cannot be stored",
-        "screen.source": "Open the source in an editor",
-        "screen.hints": "Show or hide the first steps",
-        "screen.cancel": "Cancel the inspection, or restart its worker",
-        "screen.details": "Show all errors",
-    }
 
     def __init__(self, workspace: Workspace, hints: HintState, input_queue: InputQueue) -> None:
         super().__init__()
@@ -164,9 +149,10 @@ class MainScreen(FocusGuard):
         self._constant_places: set[int] = set()
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
-        self.contracts = ContractCommands(self, workspace)
-        self.exports = ExportCommands(self, workspace)
-        self.repairs = Repairs(self, workspace)
+        self.commands = WorkerCommands(self, workspace)
+        self.contracts = ContractCommands(self, workspace, self.commands)
+        self.exports = ExportCommand(self, workspace, self.commands)
+        self.repairs = Repairs(self, workspace, self.commands)
 
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
@@ -412,14 +398,11 @@ class MainScreen(FocusGuard):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the key that cancels to others unless a worker records or repairs."""
         if action == "cancel_command":
-            commands = self.contracts.is_freezing, self.repairs.is_running, self.exports.is_running
-            return any(commands)
+            return self.commands.is_running
         return super().check_action(action, parameters)
 
     def action_cancel_command(self) -> None:
-        self.contracts.cancel()
-        self.repairs.cancel()
-        self.exports.cancel()
+        self.commands.cancel()
 
     def action_check(self) -> None:
         def report(problem: Problem | None) -> None:

@@ -40,13 +40,7 @@ class FocusGuard(Screen[None]):
     def set_focus(
         self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
     ) -> None:
-        """Focus a widget; use the fallback if it is not displayed.
-
-        Args:
-            widget: The widget; ``None``: no focus.
-            scroll_visible: Scroll to the widget.
-            from_app_focus: True if the terminal has got the focus back.
-        """
+        """Focus a widget; use the fallback if it is not displayed."""
         focused = self.focused
         is_lost = focused is not None and not is_displayed(focused)
         if widget is None:
@@ -90,9 +84,6 @@ class PaneLayout:
 
     The catalog is displayed while a transform is chosen: beside the others, or instead of the tabs
     on a narrow screen.
-
-    Args:
-        screen: The main screen.
     """
 
     def __init__(self, screen: FocusGuard) -> None:
@@ -117,9 +108,6 @@ class PaneLayout:
         """Show the lines of the chain in full, if there is room and the user has set no width.
 
         The pane never shrinks, so the tabs do not jump at each edit.
-
-        Args:
-            width: Width of the longest line.
         """
         self._chain_width = max(self._chain_width, width)
         if self._is_resized or self._expanded is not None:

@@ -16,10 +16,6 @@ _FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 def save_screenshot(app: App[object], env: str | None) -> Path:
     """Write what the screen shows to a new file in the current folder.
 
-    Args:
-        app: The app.
-        env: Id of the env, which names the file. ``None``: there is none.
-
     Returns:
         The absolute path of the file.
 

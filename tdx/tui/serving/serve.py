@@ -90,11 +90,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def app_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command line of an app process.
-
-    Args:
-        arguments: Arguments of ``tdx tui``.
-    """
+    """Return the command line of an app process."""
     return python_command("-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments)
 
 

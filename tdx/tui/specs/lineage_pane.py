@@ -29,11 +29,7 @@ _AGAIN = "Ctrl+L observes it again"
 
 
 class LineagePane(Static):
-    """Shows the lineage of a key; hidden while no key is selected.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows the lineage of a key; hidden while no key is selected."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__("", id="lineage")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -167,11 +166,7 @@ _HEADINGS = 4
 
 
 class SpecsTab(SearchableTab):
-    """Shows specs before and after the selected stage, or those of the whole chain.
-
-    Args:
-        workspace: State of the app.
-    """
+    """Shows specs before and after the selected stage, or those of the whole chain."""
 
     BINDINGS = [
         *search_bindings("specs"),
@@ -184,14 +179,6 @@ class SpecsTab(SearchableTab):
         Binding("minus", "fold_all(True)", "fold all", id="specs.fold_all", show=False),
         Binding("plus", "fold_all(False)", "unfold all", id="specs.unfold_all", show=False),
     ]
-    TITLES: ClassVar[dict[str, str]] = {
-        "specs.previous": "Show the specs of the previous stage",
-        "specs.next": "Show the specs of the next stage",
-        "specs.only_changed": "Show only changed specs",
-        "specs.whole": "Show the specs of the whole chain",
-        "specs.fold_all": "Fold all specs",
-        "specs.unfold_all": "Unfold all specs",
-    }
     HELP = """## Specs
 
 The specs after the selected stage, in both directions: forward from the env, and inverse towards

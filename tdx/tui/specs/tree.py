@@ -195,8 +195,6 @@ def _key_lines(
 
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
-
-
 _COLORS = {
     "added": "$success",
     "gone": "$error",
@@ -308,11 +306,7 @@ def _leaf_texts(leaf: LeafSpec) -> tuple[str, str, str, str]:
 
 
 _COUNT_SIGNS = (("added", "+", "$success"), ("changed", "~", "$warning"), ("gone", "-", "$error"))
-
-
 _STYLES = {"place": "bold", "lane": "bold $primary", "part": "$secondary", "group": "bold"}
-
-
 _ARROWS = {"forward": "↓ ", "inverse": "↑ "}
 
 

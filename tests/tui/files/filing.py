@@ -49,7 +49,7 @@ class FilesApp(App[None]):
         self.files.quit()
 
     def action_file(self, command: str) -> None:
-        self.files.run(command)
+        getattr(self.files, command)()
 
 
 class Filer:

@@ -32,7 +32,7 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         main = app.screen_stack[0]
         assert isinstance(main, MainScreen)
-        ids = set(app.binding_ids())
+        ids = {binding.id for group in app.binding_groups() for binding in group}
         assert {f"file.{name}" for name in WANTED} <= ids
         assert {f"profile.{name}" for name in PROFILE} <= ids
         assert {"dump.cancel", "dump.back"} <= ids
@@ -53,7 +53,7 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
         await until(lambda: file.read_text().count("RewardSum") == 2)
         await pilot.press("ctrl+p")
         await until(lambda: isinstance(app.screen, CommandPalette))
-        await pilot.press(*"saveunderanother", "enter")
+        await pilot.press(*"saveas", "enter")
         await until(lambda: bool(app.screen.query("#path-input")))
         await pilot.press("escape")
         await until(lambda: app.screen is main)

@@ -13,8 +13,16 @@ import pytest
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.client import Backend, RequestError
 from tdx.tui.backend.messages import Job
-from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ModeName, ProfileProgress
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import (
+    EXTRAS,
+    PARTIAL,
+    PROGRESS,
+    Costs,
+    FindAdvice,
+    MeasurePipeline,
+    ModeName,
+    ProfileProgress,
+)
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 from tests.programs import exhaustive
@@ -42,7 +50,7 @@ def test_rows_of_both_modes_sum_to_the_total() -> None:
         assert any(row.allocated_bytes is not None for row in mode.rows)
         summed = next(row for row in mode.rows if row.operators)
         assert summed.operators is not None
-        assert summed.operators[0].name.startswith("aten::")
+        assert any(each.name.startswith("aten::") for each in summed.operators)
         assert all(each.calls > 0 for each in summed.operators)
         skipped_bytes = {n: each for row in mode.rows for n, each in row.marginals.items()}
         assert [skipped_bytes[n].name for n in sorted(skipped_bytes)] == (

@@ -254,7 +254,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
 async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
         assert not app.app.screen.query("ProfileTab"), "the tab was never opened"
-        await app.press("ctrl+p", "text:measure the chain", "enter")
+        await app.press("ctrl+p", "text:profile measure", "enter")
         assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
