@@ -40,7 +40,9 @@ ExplanationKind = Literal[
     "width",
     "renamed key",
     "time shift",
+    "function",
     "constant",
+    "few values",
     "noise",
 ]
 

@@ -264,45 +264,76 @@ class _Comparison:
             has_option = noun == "contract" and _changes_rewards(stage)
             return f"not compared: {text}{hint if has_option else ''}"
 
-        for pair in self.pairs:
+        has_other_rewards = False
+        for pair in self.pairs[1:]:
             a, b = pair.a, pair.b
-            if not pair.is_passive:
-                if a is not None and b is not None and self._has_idle_function(a, b):
+            if a is not None and b is not None:
+                texts: list[str] = []
+                if pair.is_passive and a.name == b.name:
+                    texts = [
+                        _argument_change(name, one, other, noun)[0]
+                        for name, one, other in changed_arguments(
+                            a.arguments, b.arguments, rtol=_ROUNDING
+                        )
+                        if one is not MISSING and other is not MISSING
+                    ]
+                    states = compare_states(a, b, evaluation=False, noun=noun)
+                    texts += [state.message for state in states]
+                is_named = bool(texts) or any(cause.stage == b.index for cause in self.causes)
+                for text in texts:
+                    yield note(f"{b.place}: {text}", a)
+                    has_other_rewards |= _changes_rewards(a)
+                # Without recorded calls, a reward goes through all stages.
+                is_known = is_named or (has_other_rewards and self.replayed is None)
+                for difference in () if is_known else self._reward_differences(a, b):
+                    yield note(self.displayed(difference).sentence, a)
+                    has_other_rewards = True
+                if not is_named and self._has_idle_function(a, b):
                     yield (
                         f"{b.place} changed nothing in the recorded steps; what its function does "
                         "to other values is not known"
                     )
-                continue
-            if a is not None and b is not None and a.name == b.name:
-                texts = [
-                    _argument_change(name, one, other, noun)[0]
-                    for name, one, other in changed_arguments(
-                        a.arguments, b.arguments, rtol=_ROUNDING
-                    )
-                    if one is not MISSING and other is not MISSING
-                ]
-                states = compare_states(a, b, evaluation=False, noun=noun)
-                for text in (*texts, *(each.message for each in states)):
-                    yield note(f"{b.place}: {text}", a)
-            elif (stage := a or b) is not None and not self.evaluation:
+            elif pair.is_passive and (stage := a or b) is not None and not self.evaluation:
                 text = f"only the {noun if b is None else 'target'} has {stage.place}"
                 if _limits_steps(stage):
                     yield note(f"{text}, which limits the steps of an episode", stage)
                 elif _changes_rewards(stage):
                     yield note(text, stage)
+                    has_other_rewards = True
+
+    def _reward_differences(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        """Yield the differences of rewards that are recorded, but not compared."""
+        is_random = "excluded" in (self._random(self.a, a), self._random(self.b, b))
+        if not self.is_same_kind or is_random or "reward" in self.a.compare:
+            return
+        if self.replayed is not None:
+            keys = self.replayed.keys("forward", b.index)
+        else:
+            written = dict.fromkeys((*a.writes, *b.writes))
+            keys = [name.partition(" ")[2] for name in written if name.startswith("forward ")]
+        for key in keys:
+            if part_of(self.a, key) == "reward":
+                change = self._change_at("forward", key, a, b, a.tolerance)
+                if change is not None and not change.is_allowed:
+                    difference = self._from_change(change, "forward", b, a, key)
+                    yield self._explained(difference, change, "forward", a, b)
 
     def _has_idle_function(self, a: StageRecord, b: StageRecord) -> bool:
         """Return True if both call a function, of which no recorded step shows what it does."""
-        recording = self.a.recording
-        return (
-            self.replayed is not None
-            and recording is not None
-            and all(
-                any(str(value).endswith("()") for value in side.arguments.values())
-                for side in (a, b)
-            )
-            and effect_of(recording, a.index).changed == 0
-        )
+        if not all(
+            any(str(value).endswith("()") for value in side.arguments.values()) for side in (a, b)
+        ):
+            return False
+        if self.replayed is not None and self.a.recording is not None:
+            return effect_of(self.a.recording, a.index).changed == 0
+        for name in a.writes:
+            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
+            key = name.partition(" ")[2]
+            inside = a.index - 1 if lane == "forward" else a.index + 1
+            received, made = (self.a.value_at(lane, i, key)[0] for i in (inside, a.index))
+            if received is None or made is None or compare_values(received, made, EXACT):
+                return False
+        return self.is_same_kind
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""

@@ -24,6 +24,8 @@ _MAX_PASSES = 3
 """Runs over the same values, of which the last one is compared."""
 _MIN_PIXELS = 1_000
 """Pixels that may differ by noise alone."""
+_FEW = 2
+"""Different numbers that a clip, a scale and a shift turn into the same ones."""
 _MIN_CONSTANT = 3
 """Equal numbers of a feature that is called constant."""
 _RANGES = (
@@ -61,6 +63,7 @@ def whole_edits(sides: Sides) -> Iterator[Edit]:
     yield from _deltas(sides)
     yield from _time_shifts(sides)
     yield from _roundings(sides)
+    yield from function_edits(sides)
 
 
 def _inactive_records(is_same_shape: bool) -> Iterator[Edit]:
@@ -325,6 +328,100 @@ def _roundings(sides: Sides) -> Iterator[Edit]:
             lambda sides, round_values=round_values: round_values(sides.reference),  # type: ignore[misc]
             0.5,
         )
+
+
+FUNCTIONS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("sign(x)", torch.sign),
+    ("|x|", torch.abs),
+    ("tanh(x)", torch.tanh),
+    ("sigmoid(x)", torch.sigmoid),
+    ("log(x)", torch.log),
+    ("log(1 + x)", torch.log1p),
+    ("symlog(x)", lambda values: values.sign() * values.abs().log1p()),
+    ("sqrt(x)", torch.sqrt),
+    ("sign(x) sqrt(|x|)", lambda values: values.sign() * values.abs().sqrt()),
+    (
+        # Of the rewards of R2D2 and MuZero.
+        "sign(x) (sqrt(|x| + 1) - 1) + 0.001 x",
+        lambda values: values.sign() * ((values.abs() + 1).sqrt() - 1) + 0.001 * values,
+    ),
+)
+"""Functions of single numbers."""
+
+
+def function_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield functions of single numbers: of the reference, of what was received, or missing."""
+    reference, target, received = sides.reference, sides.target, sides.received
+    # Many functions make a constant, or are made from one.
+    if reference.shape != target.shape or any(
+        bool((side == side[0, 0]).all()) for side in (reference, target)
+    ):
+        return
+    for name, function in FUNCTIONS:
+        hint = f"apply {name} on both sides, or on neither"
+        yield Edit(
+            "function",
+            f"it is {name} where the reference has x",
+            {"function": name, "of": "reference"},
+            hint,
+            lambda sides, function=function: function(sides.reference),  # type: ignore[misc]
+            1.1,
+        )
+
+        def predict_argument(
+            sides: Sides, function: Callable[[Tensor], Tensor] = function
+        ) -> Tensor:
+            # Rounding, and the sign, lose what an inverse function would need.
+            values = sides.reference
+            is_result = (function(sides.target) - values).abs() <= 1e-5 * (1 + values.abs())
+            return torch.where(is_result, sides.target, torch.nan)
+
+        text = f"it is x where the reference has {name}"
+        parameters = {"function": name, "of": "target"}
+        yield Edit("function", text, parameters, hint, predict_argument, 1.2)
+        if received is not None and received.shape == reference.shape:
+            yield Edit(
+                "function",
+                f"it is {name} of what it receives",
+                {"function": name, "of": "received"},
+                "apply the function of the reference",
+                lambda sides, function=function: (  # type: ignore[misc]
+                    None if sides.received is None else function(sides.received)
+                ),
+                1.3,
+            )
+
+
+def few_values_edit(sides: Sides) -> Edit | None:
+    """Return the edit that lists the values, where they are too few to show what changes them.
+
+    A reward of 2 instead of 3 in all steps is clipped, scaled or shifted.
+    """
+    if sides.reference.shape != sides.target.shape or sides.target.numel() < _MIN_CONSTANT:
+        return None
+    one, other = sides.reference.flatten(), sides.target.flatten()
+    values: list[tuple[float, float]] = []
+    is_left = torch.ones_like(one, dtype=torch.bool)
+    while bool(is_left.any()):
+        if len(values) == _FEW:
+            return None
+        first = int(is_left.int().argmax())
+        values.append((float(one[first]), float(other[first])))
+        is_left &= (one != one[first]) | (other != other[first])
+    values.sort()
+    changed = [f"{format_number(y)} instead of {format_number(x)}" for x, y in values if x != y]
+    kept = [format_number(x) for x, y in values if x == y]
+    text = f"it is always {changed[0]}" if len(values) == 1 else f"it is {' and '.join(changed)}"
+    text += f", and {kept[0]} is kept" if kept else ""
+
+    def predict(sides: Sides) -> Tensor:
+        predicted = torch.full_like(sides.reference, torch.nan)
+        for x, y in values:
+            predicted[sides.reference == x] = y
+        return predicted
+
+    parameters = {"values": [{"expected": x, "obtained": y} for x, y in values]}
+    return Edit("few values", text, parameters, None, predict)
 
 
 def scale_edits(sides: Sides) -> Iterator[Edit]:
