@@ -138,7 +138,10 @@ def _other_values(
                 text = shape_text
             elif other.value is not None and one.value is not None:
                 order = order_of(one.value, other.value)
-                if order is not None:
+                if one.value.numel() == 1:
+                    numbers = (format_number(float(side)) for side in (other.value, one.value))
+                    text = f"{name} is {' instead of '.join(numbers)}"
+                elif order is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
             named = _fresh_statistics(a, b, theirs, name, origin) or _swapped_statistics(
                 a, b, (ours, theirs), name

@@ -246,7 +246,7 @@ def test_bounds_of_rewards_that_are_not_compared_are_noted() -> None:
     contract = tdx.freeze(clipped(1.0))
     report = tdx.check_contract(clipped(2.0), contract)
     assert report.same
-    assert "stage 0 (RewardClipping): clamp_min differs by up to 1" in report.notes[0]
+    assert "stage 0 (RewardClipping): clamp_min is -2 instead of -1" in report.notes[0]
     assert not tdx.check_contract(clipped(1.0), contract).notes
 
 
