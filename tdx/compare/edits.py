@@ -34,6 +34,7 @@ ExplanationKind = Literal[
     "clip",
     "history",
     "delta",
+    "smoothing",
     "swapped statistics",
     "fresh statistics",
     "moving statistics",

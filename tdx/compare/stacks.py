@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdx.compare.arguments import MISSING, argument_text, changed_arguments
+from tdx.compare.arguments import MISSING, REWARD_MODES, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.edits import Edit, Explanation
 from tdx.compare.examples import example_rows
@@ -272,10 +272,7 @@ class _Comparison:
                 if pair.is_passive and a.name == b.name:
                     texts = [
                         _argument_change(name, one, other, noun)[0]
-                        for name, one, other in changed_arguments(
-                            a.arguments, b.arguments, rtol=_ROUNDING
-                        )
-                        if one is not MISSING and other is not MISSING
+                        for name, one, other in self._changed_arguments(a, b)
                     ]
                     states = compare_states(a, b, evaluation=False, noun=noun)
                     texts += [state.message for state in states]
@@ -482,11 +479,19 @@ class _Comparison:
         hint = f"build the chain in the order of the {noun}"
         return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
 
-    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+    def _changed_arguments(
+        self, a: StageRecord, b: StageRecord
+    ) -> Iterator[tuple[str, object, object]]:
+        """Yield the arguments that differ: name and both values."""
+        has_rewards = "reward" in self.a.compare and not self.evaluation
         for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
             # Versions of a library differ in the arguments that they have.
-            if one is MISSING or other is MISSING:
-                continue
+            is_on_both = one is not MISSING and other is not MISSING
+            if is_on_both and (has_rewards or name not in REWARD_MODES):
+                yield name, one, other
+
+    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        for name, one, other in self._changed_arguments(a, b):
             key = _first_key(b) or _first_key(a)
             text, hint = _argument_change(name, one, other, self.a.noun)
             hint = f"{hint} to {b.name}"
@@ -522,9 +527,7 @@ class _Comparison:
 
     def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
         """Compare the settings that both sides declare, which are those of the env inside."""
-        for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
-            if one is MISSING or other is MISSING:
-                continue
+        for name, one, other in self._changed_arguments(a, b):
             text, _ = _argument_change(name, one, other, self.a.noun)
             hint = f"set {name} to {argument_text(one)}, as in the {self.a.noun}"
             yield Difference("setting", -1, -1, b.name, None, text, None, hint)

@@ -61,6 +61,7 @@ def whole_edits(sides: Sides) -> Iterator[Edit]:
             )
     yield from _swapped_statistics(sides)
     yield from _deltas(sides)
+    yield from _smoothings(sides)
     yield from _time_shifts(sides)
     yield from _roundings(sides)
     yield from function_edits(sides)
@@ -275,15 +276,38 @@ def _from_changes(sides: Sides) -> Tensor | None:
     """Predict values whose changes are those of the reference, from the step before."""
     if sides.target.shape != sides.reference.shape:
         return None
-    before = torch.full_like(sides.target, torch.nan)
-    for start, end in sides.episodes():
-        before[start + 1 : end] = sides.target[start : end - 1]
-    return before + sides.reference
+    return _shifted(sides, 1, sides.target) + sides.reference
 
 
-def _shifted(sides: Sides, steps: int) -> Tensor:
-    """Return the values of the reference some steps before; NaN at the start of an episode."""
-    values = sides.reference
+def _smoothings(sides: Sides) -> Iterator[Edit]:
+    """Yield a weighted mean of the value and of what the target was in the step before."""
+    reference, target = sides.reference, sides.target
+    if reference.shape != target.shape or sides.row_dims > 1:
+        return
+    before = _shifted(sides, 1, target)
+    gap, change = (side - before for side in (reference, target))
+    is_used = gap.isfinite() & change.isfinite()
+    gap, change = gap[is_used], change[is_used]
+    weight = float((gap @ change) / (gap @ gap).clamp(min=1e-12))
+    # One number is fitted.
+    if len(gap) < _MIN_CONSTANT or not 1e-3 < weight < 1 - 1e-3:
+        return
+    weight = float(_rounded(torch.tensor([weight], dtype=torch.float64)))
+    yield Edit(
+        "smoothing",
+        f"it is smoothed: {format_number(weight)} of the value, and {format_number(1 - weight)} of "
+        "what it was in the step before",
+        {"weight": weight},
+        "smooth the values on both sides, or on neither",
+        lambda sides: weight * sides.reference + (1 - weight) * _shifted(sides, 1, sides.target),
+        1.2,
+        is_partial=True,
+    )
+
+
+def _shifted(sides: Sides, steps: int, values: Tensor | None = None) -> Tensor:
+    """Return values some steps before, by default the reference; NaN at the start of an episode."""
+    values = sides.reference if values is None else values
     shifted = torch.full_like(values, torch.nan)
     for start, end in sides.episodes():
         if end - start > abs(steps):
@@ -740,7 +764,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
                 continue
             order = _match_slices(reference, target, dim, sides.tolerance)
             if order is not None:
-                yield _reordered_slices(dim, order)
+                yield _selected_slices(dim, order)
         for dim in inner:
             # Shorter ones are channels or steps, which may have any order.
             if reference.shape[dim] > 8:
@@ -874,10 +898,30 @@ def _reordered(order: Sequence[int], sides: Sides) -> Edit:
 def _match_slices(one: Tensor, other: Tensor, dim: int, tolerance: Tolerance) -> list[int] | None:
     ours, theirs = one.movedim(dim, 0), other.movedim(dim, 0)
 
-    def distance(origin: int, index: int) -> float:
-        return 2.0 * bool(differing_elements(ours[origin], theirs[index], tolerance).any())
+    size = one.shape[dim]
+    same = [
+        [not bool(differing_elements(ours[i], theirs[j], tolerance).any()) for i in range(size)]
+        for j in range(size)
+    ]
+    order = find_order(size, lambda origin, index: 2.0 * (not same[index][origin]))
+    if order is None and all(map(any, same)):
+        # Some of them are there several times.
+        order = [j if same[j][j] else same[j].index(True) for j in range(size)]
+    return None if order == list(range(size)) else order
 
-    return find_order(one.shape[dim], distance)
+
+def _selected_slices(dim: int, order: list[int]) -> Edit:
+    if len(set(order)) < len(order):
+        index = torch.tensor(order)
+        return Edit(
+            "selection",
+            f"its slices along dim {dim - 2} are the slices {order} of the reference",
+            {"dim": dim - 2, "order": order},
+            "pass on each slice once",
+            lambda sides: sides.reference.index_select(dim, index),
+            1.0,
+        )
+    return _reordered_slices(dim, order)
 
 
 def _reordered_slices(dim: int, order: list[int]) -> Edit:

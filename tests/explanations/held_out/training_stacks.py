@@ -297,7 +297,7 @@ CASES: dict[str, Case] = {
     "zoo: frames along the last axis": Case(
         lambda: VecFrameStack(vec_frames(), 2, channels_order="last"),
         lambda: VecFrameStack(vec_frames(), 2, channels_order="first"),
-        (fault("VecFrameStack", "argument", "axis order", "history", says="channels_order"),),
+        (fault("VecFrameStack", "argument", "axis order", "history", says="channels_first"),),
     ),
     "zoo: no monitor": Case(lambda: vec(lambda: Monitor(pendulum())), lambda: vec(pendulum), ()),
     # Chains of TorchRL.
