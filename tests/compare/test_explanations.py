@@ -486,6 +486,25 @@ def test_functions_of_numbers_are_named_on_either_side(
     assert bounded.text == "it is tanh(x) of what it receives"
 
 
+def test_smoothed_values_have_their_weight() -> None:
+    x = norm(states(0))
+    smooth, last = [], torch.zeros_like(x[0])
+    for value in x:
+        last = 0.3 * value + 0.7 * last
+        smooth.append(last)
+    found = explain(Sides(x, torch.stack(smooth), x, (0,), ROUNDING))
+    assert found is not None
+    assert found.kind == "smoothing"
+    assert found.parameters["weight"] == pytest.approx(0.3)
+
+
+def test_repeated_frames_are_a_selection() -> None:
+    frames = torch.rand(6, 1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    found = explain(Sides(frames, frames[:, :, [3, 3, 2, 3]], None, (0,), ROUNDING))
+    assert found is not None
+    assert (found.kind, found.parameters) == ("selection", {"dim": 0, "order": [3, 3, 2, 3]})
+
+
 def test_one_number_proves_no_clip() -> None:
     x = norm(states(0))
     place = int(x.argmax())

@@ -295,6 +295,14 @@ def test_reward_functions_that_differ_are_noted() -> None:
     assert "TransformReward) changed nothing in the recorded steps" in note
 
 
+def test_arguments_of_rewards_count_where_rewards_are_compared() -> None:
+    contract = tdx.freeze(limited(), compare=("observation", "reward"))
+    (cause,) = tdx.check_contract(limited(gamma=0.5), contract).causes
+    assert cause.message.startswith("gamma is 0.5 instead of 0.9")
+    assert tdx.check_contract(limited(gamma=0.5), contract, evaluation=True).same
+    assert tdx.check_contract(limited(gamma=0.5), tdx.freeze(limited())).same
+
+
 def test_reward_function_that_passes_rewards_on_is_a_stage() -> None:
     contract = tdx.freeze(rewarded(lambda reward: 2 * reward), compare=("reward",))
     (cause,) = tdx.check_contract(rewarded(lambda reward: reward), contract).causes
