@@ -295,6 +295,17 @@ def test_reward_functions_that_differ_are_noted() -> None:
     assert "TransformReward) changed nothing in the recorded steps" in note
 
 
+def test_rounding_of_a_mean_near_zero_is_no_difference() -> None:
+    def shifted(size: float) -> Any:
+        env = made.gym_normalized()
+        env.obs_rms.mean = np.array([0.3, -0.2, 1e-3 + size])
+        return env
+
+    contract = tdx.freeze(shifted(0.0))
+    assert tdx.check_contract(shifted(1e-8), contract).same
+    assert not tdx.check_contract(shifted(1e-4), contract).same
+
+
 def test_arguments_of_rewards_count_where_rewards_are_compared() -> None:
     contract = tdx.freeze(limited(), compare=("observation", "reward"))
     (cause,) = tdx.check_contract(limited(gamma=0.5), contract).causes

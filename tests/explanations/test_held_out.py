@@ -32,6 +32,7 @@ SAMPLED = (
 NAMES = CASES if os.environ.get("TDX_MUTATIONS") == "all" else SAMPLED
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in MISSED])
 def test_faults_of_real_stacks_are_explained(name: str) -> None:
     case = CASES[name]
