@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
@@ -125,7 +126,9 @@ def pipeline_diff() -> object:
 
 
 def converted() -> object:
-    env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
+    env = gymnasium.wrappers.RescaleAction(
+        gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1)
+    )
     return import_stack(lambda: open_stack(env), steps=2)
 
 

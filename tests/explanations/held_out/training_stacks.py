@@ -67,7 +67,7 @@ def ppo(
 
 
 def atari(size: tuple[int, int] = (24, 24), length: int = 4, function: Any = same) -> Any:
-    env = wrappers.ResizeObservation(PictureEnv(), size)
+    env: Any = wrappers.ResizeObservation(PictureEnv(), size)
     env = wrappers.GrayscaleObservation(env)
     return observe(wrappers.FrameStackObservation(env, length), function)
 
