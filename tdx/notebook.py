@@ -36,7 +36,7 @@ def to_html(value: object) -> str | None:
     """Return a value as an HTML fragment, as notebooks show it.
 
     Supported are pipelines, envs with their chains, :class:`~tdx.Compose`, specs, stacks, spec
-    reports, stack reports, profiles, dumps, contracts and reports about contracts. No env is
+    reports, stack reports, profiles, dumps, contracts, comparisons and converted stacks. No env is
     stepped. For what cannot be shown, such as a closed env, its error is shown. The fragment has at
     most 100 kB, and neither a script nor a link to another host.
 
@@ -87,11 +87,14 @@ def _blocks(value: object) -> Iterable[Block] | None:
 
 def _report(value: object) -> Iterable[Block] | None:
     """Return the blocks of a result that a command prints."""
-    from tdx.cli.views.comparisons import contract_view
+    from tdx.cli.views.comparisons import contract_view, diff_view
+    from tdx.cli.views.conversion import conversion_blocks
     from tdx.cli.views.profile import profile_view
     from tdx.cli.views.specs import spec_view
     from tdx.contracts import ContractReport
+    from tdx.inspection.diff import DiffReport
     from tdx.inspection.spec_report import SpecReport
+    from tdx.inspection.stack_import import StackImport
     from tdx.inspection.stack_report import StackReport
     from tdx.profiling.result import Profile
 
@@ -103,6 +106,11 @@ def _report(value: object) -> Iterable[Block] | None:
             return [*spec_view(value.spec, calls).blocks(), *_notes(value.notes)]
         case ContractReport():
             return contract_view(value).blocks()
+        case DiffReport():
+            return diff_view(value).blocks()
+        case StackImport():
+            head = Heading(value.pipeline.env.id, "converted", level=1)
+            return [head, *conversion_blocks(value)]
         case Profile():
             return profile_view(value).blocks()
     return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
@@ -48,6 +49,8 @@ from tdx.cli.html import MAX_BYTES, html_fragment
 from tdx.cli.views import Block, Code, Paragraph
 from tdx.cli.views import Cell as TextCell
 from tdx.contracts import check_contract, freeze
+from tdx.inspection.diff import PipelineSide, compare_pipelines
+from tdx.inspection.stack_import import import_stack
 from tests.programs import exhaustive
 
 ROOT = Path(__file__).parents[1]
@@ -114,6 +117,21 @@ def contract_report() -> object:
     return check_contract(wrapped_env(), freeze(wrapped_env(), steps=2))
 
 
+def pipeline_diff() -> object:
+    sides = [
+        PipelineSide(stage, Pipeline.of("Pendulum-v1", stage))
+        for stage in ("RewardScaling(0, 2)", "RewardScaling(0, 3)")
+    ]
+    return compare_pipelines(*sides, steps=3, explain_values=True)
+
+
+def converted() -> object:
+    env = gymnasium.wrappers.RescaleAction(
+        gymnasium.make("Pendulum-v1"), np.float32(-1), np.float32(1)
+    )
+    return import_stack(lambda: open_stack(env), steps=2)
+
+
 def measured() -> object:
     plan = ProfilePlan(steps=3, warmup=0, repeats=1)
     return profile_env(chain_env(), ["eager"], plan)
@@ -132,6 +150,8 @@ VALUES: Mapping[str, tuple[Callable[[], object], str]] = {
     "native stack": (lambda: open_stack(chain_env()), "RewardScaling"),
     "profile": (measured, "RewardScaling"),
     "contract": (lambda: freeze(wrapped_env(), steps=2), "normalize"),
+    "diff": (pipeline_diff, "RewardScaling"),
+    "conversion": (converted, "RescaleAction"),
     "contract report": (contract_report, "the target preprocesses as the contract does"),
 }
 

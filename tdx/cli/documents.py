@@ -49,6 +49,7 @@ DOCUMENTS: Mapping[str, str] = {
     "stack_kinds": "tdx list kinds",
     "transforms": "tdx list transforms",
     "transform": "tdx show transform",
+    "init": "tdx init",
     "config": "tdx config show",
     "setting": "tdx config get",
     "doctor": "tdx doctor",
@@ -102,6 +103,7 @@ def _declare_documents() -> Mapping[str, Document]:
     from tdx.inspection.openable import Openable
     from tdx.inspection.plan_report import PlanReport
     from tdx.inspection.spec_report import SpecReport
+    from tdx.inspection.stack_import import StackImport
     from tdx.inspection.transform_example import TransformExample
     from tdx.inspection.values_report import StateReport, ValuesReport
     from tdx.inspection.watch_records import WatchReport
@@ -132,6 +134,12 @@ def _declare_documents() -> Mapping[str, Document]:
         "interrupted": bool,
         "cells": list[SweepCell],
         "growth": list[CostGrowth],
+    }
+    written = {
+        "path": str,
+        "env": str,
+        "stages": list[str],
+        "conversion": StackImport | None,
     }
     failures = {"failures": list[ShardFailure], "committed": int, "recorded": int}
     estimate = {"subject": str, "seconds": float, "modes": list[ModeEstimate]}
@@ -175,6 +183,7 @@ def _declare_documents() -> Mapping[str, Document]:
         "stack_kinds": Document(extra={"search": str, "stack_kinds": list[Openable]}),
         "transforms": Document(extra={"search": str, "transforms": list[TransformRow]}),
         "transform": Document(TransformDocument, extra={"example": TransformExample | None}),
+        "init": Document(extra=written),
         "config": Document(Settings),
         "setting": Document(SettingValue),
         "doctor": Document(DoctorReport),

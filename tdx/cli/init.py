@@ -35,7 +35,6 @@ from tdx.specs.leaf import INPUT_PARTS, LeafSpec, SpecText
 
 if TYPE_CHECKING:
     from tdx.inspection.stack_import import StackImport
-    from tdx.stacks.conversion import ConvertedStage
 
 
 Ask = Callable[[str], str]
@@ -306,7 +305,7 @@ def file_notes(imported: StackImport, source: str) -> list[str]:
         lines.append(f"{_sentence(imported.gap)}.")
     lines += _env_lines(imported)
     lines += [
-        f"{stage.index} {stage.call}: {_describe(stage)}"
+        f"{stage.index} {stage.call}: {stage.comment}"
         for stage in imported.stages
         if not stage.is_missing and not stage.stages
     ]
@@ -331,43 +330,36 @@ def _sentence(text: str) -> str:
 def conversion_comments(imported: StackImport) -> list[str]:
     """Return a comment on each stage of the pipeline, and one for what follows the last."""
     from tdx.pipeline.file.pipeline_text import format_disabled_stage
-    from tdx.stacks.conversion import Missing
 
     comments: list[str] = []
     pending: list[str] = []
     for stage in imported.stages:
-        if stage.is_missing:
-            assert isinstance(stage.result, Missing)
+        missing = stage.missing
+        if missing is not None:
             lines = (
                 f"{stage.index} {stage.call}: not converted",
-                f"  reason: {stage.result.reason}",
-                f"  to do: {stage.result.advice}",
+                f"  reason: {missing.reason}",
+                f"  to do: {missing.advice}",
             )
             pending += map(escape_control_characters, lines)
-            if stage.result.suggestion is not None:
+            if missing.suggestion is not None:
                 # A disabled stage, which the app can enable.
-                disabled = format_disabled_stage(stage.result.suggestion)
+                disabled = format_disabled_stage(missing.suggestion)
                 pending.append(disabled.removeprefix("# "))
         elif stage.stages:
-            own = escape_control_characters(f"{stage.index} {stage.call}: {_describe(stage)}")
+            own = escape_control_characters(f"{stage.index} {stage.call}: {stage.comment}")
             comments += ["\n".join([*pending, own]), *[""] * (len(stage.stages) - 1)]
             pending = []
     return [*comments, "\n".join(pending)]
 
 
-def _describe(stage: ConvertedStage) -> str:
-    return str(getattr(stage.result, "comment", ""))
-
-
 def summary_lines(imported: StackImport) -> Iterator[str]:
     """Return the lines for the terminal: each stage and its counterpart, and the comparisons."""
-    from tdx.pipeline import format_stage
-
     width = max((len(stage.name) for stage in imported.stages), default=0)
     for stage in imported.stages:
-        text = ", ".join(map(format_stage, stage.stages)) or _describe(stage)
-        if stage.is_missing:
-            text = f"not converted: {getattr(stage.result, 'reason', '')}"
+        text = ", ".join(stage.calls) or stage.comment
+        if stage.missing is not None:
+            text = f"not converted: {stage.missing.reason}"
         yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
     for comparison in imported.comparisons:
         yield f"{comparison.part}: {comparison}"

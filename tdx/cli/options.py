@@ -254,8 +254,12 @@ class FindingsOptions(OutputOptions):
 
 @dataclass(frozen=True, slots=True)
 class DialogOptions:
-    """Options of a command that writes a file and asks questions, which ``--quiet`` keeps."""
+    """Options of a command that writes a file and asks questions, which ``--quiet`` keeps.
 
+    Data about the file is printed only in another format than a table.
+    """
+
+    format: Annotated[Format, format_option(DATA_FORMATS)] = Format.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
     quiet: Quiet = False

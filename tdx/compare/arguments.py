@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _MODES = {
-    *("training", "norm_reward", "update_running_mean", "frozen", "num_envs", "lock"),
-    *("shared_td", "shapes", "disable_render_order_enforcing", "clip_reward", "gamma"),
+    *("training", "update_running_mean", "frozen", "num_envs", "lock"),
+    *("shared_td", "shapes", "disable_render_order_enforcing"),
 }
 """Arguments in which training and evaluation differ on purpose; state and values show the rest."""
+REWARD_MODES = {"norm_reward", "clip_reward", "gamma"}
+"""Arguments that count only where rewards are compared, for the same reason."""
 MAX_LENGTH = 64
 """Largest array or list that is kept as it is; a larger array is reduced to a fingerprint."""
 MAX_DEPTH = 4

@@ -34,13 +34,16 @@ ExplanationKind = Literal[
     "clip",
     "history",
     "delta",
+    "smoothing",
     "swapped statistics",
     "fresh statistics",
     "moving statistics",
     "width",
     "renamed key",
     "time shift",
+    "function",
     "constant",
+    "few values",
     "noise",
 ]
 

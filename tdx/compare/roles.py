@@ -456,7 +456,8 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     if before != after:
         return True
     # A stage that is known to act may have had no reason to do so in a few steps.
-    return stage.has_known_role or (not stage.writes and "reward" not in stage.name.casefold())
+    may_act = "reward" in contract.compare or "reward" not in stage.name.casefold()
+    return stage.has_known_role or (not stage.writes and may_act)
 
 
 def _is_compared(contract: Contract, written: str) -> bool:

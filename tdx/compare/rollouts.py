@@ -121,8 +121,6 @@ def explain_rollouts(
         rows = [value.flatten(0, a.ndim - 1)[:, None] for value in values]
         count = max(_MAX_NUMBERS // max(value[:1].numel() for value in rows), _MIN_RECORDS)
         reference, target = (value[:count].cpu() for value in rows)
-        if _is_constant(reference):
-            continue
         tolerance = float_tolerance([dtype_name(value) for value in values])
         shown = tuple(start for start in starts if start < count)
         sides = Sides(reference, target, None, shown, tolerance)
@@ -146,11 +144,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype != torch.bool and not value.is_complex()
 
 
-def _is_constant(values: Tensor) -> bool:
-    """Return True if all records are equal: many edits turn a constant into another one."""
-    return bool((values == values[:1]).all())
-
-
 Record = tuple["Tensor", "Tensor", "Tensor | None"]
 """Values of a key in one step, ``[R, ...]`` each: of the reference, of the target, and what both
 received, if it is known."""
@@ -167,8 +160,7 @@ def explain_records(
         tolerance: Largest difference that counts as equal.
 
     Returns:
-        The explanation; ``None`` if no edit predicts the values, their shapes change, or those of
-        the reference are the same in all steps.
+        The explanation; ``None`` if no edit predicts the values, or their shapes change.
     """
     reference, target, received = (
         torch.stack([value for value in column if value is not None])
@@ -177,6 +169,6 @@ def explain_records(
         else None
         for column in zip(*records, strict=True)
     )
-    if reference is None or target is None or _is_constant(reference):
+    if reference is None or target is None:
         return None
     return explain(Sides(reference, target, received, tuple(starts), tolerance))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tdx.compare.arguments import MISSING, argument_text, changed_arguments
+from tdx.compare.arguments import MISSING, REWARD_MODES, argument_text, changed_arguments
 from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
 from tdx.compare.edits import Edit, Explanation
 from tdx.compare.examples import example_rows
@@ -264,47 +264,74 @@ class _Comparison:
             has_option = noun == "contract" and _changes_rewards(stage)
             return f"not compared: {text}{hint if has_option else ''}"
 
-        for pair in self.pairs:
+        has_other_rewards = False
+        for pair in self.pairs[1:]:
             a, b = pair.a, pair.b
-            if not pair.is_passive:
-                if a is not None and b is not None and self._has_idle_function(a, b):
+            if a is not None and b is not None:
+                texts: list[str] = []
+                if pair.is_passive and a.name == b.name:
+                    texts = [
+                        _argument_change(name, one, other, noun)[0]
+                        for name, one, other in self._changed_arguments(a, b)
+                    ]
+                    states = compare_states(a, b, evaluation=False, noun=noun)
+                    texts += [state.message for state in states]
+                found = (*self.causes, *self.allowed, *self.follows)
+                is_named = bool(texts) or any(each.stage == b.index for each in found)
+                for text in texts:
+                    yield note(f"{b.place}: {text}", a)
+                    has_other_rewards |= _changes_rewards(a)
+                # Without recorded calls, a reward goes through all stages.
+                is_known = is_named or (has_other_rewards and self.replayed is None)
+                for difference in () if is_known else self._reward_differences(a, b):
+                    yield note(self.displayed(difference).sentence, a)
+                    has_other_rewards = True
+                if not is_named and self._has_idle_function(a, b):
                     yield (
                         f"{b.place} changed nothing in the recorded steps; what its function does "
                         "to other values is not known"
                     )
-                continue
-            if a is not None and b is not None and a.name == b.name:
-                texts = [
-                    _argument_change(name, one, other, noun)[0]
-                    for name, one, other in changed_arguments(
-                        a.arguments, b.arguments, rtol=_ROUNDING
-                    )
-                    if one is not MISSING and other is not MISSING
-                ]
-                states = compare_states(a, b, evaluation=False, noun=noun)
-                for text in (*texts, *(each.message for each in states)):
-                    yield note(f"{b.place}: {text}", a)
-            elif (stage := a or b) is not None and not self.evaluation:
+            elif pair.is_passive and (stage := a or b) is not None and not self.evaluation:
                 text = f"only the {noun if b is None else 'target'} has {stage.place}"
                 if _limits_steps(stage):
                     yield note(f"{text}, which limits the steps of an episode", stage)
                 elif _changes_rewards(stage):
                     yield note(text, stage)
+                    has_other_rewards = True
+
+    def _reward_differences(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        """Yield the differences of rewards that are recorded, but not compared."""
+        is_random = "excluded" in (self._random(self.a, a), self._random(self.b, b))
+        if not self.is_same_kind or is_random or "reward" in self.a.compare:
+            return
+        if self.replayed is not None:
+            keys = self.replayed.keys("forward", b.index)
+        else:
+            written = dict.fromkeys((*a.writes, *b.writes))
+            keys = [name.partition(" ")[2] for name in written if name.startswith("forward ")]
+        for key in keys:
+            if part_of(self.a, key) == "reward":
+                change = self._change_at("forward", key, a, b, a.tolerance)
+                if change is not None and not change.is_allowed:
+                    difference = self._from_change(change, "forward", b, a, key)
+                    yield self._explained(difference, change, "forward", a, b)
 
     def _has_idle_function(self, a: StageRecord, b: StageRecord) -> bool:
         """Return True if both call a function, of which no recorded step shows what it does."""
-        recording = self.a.recording
-        found = (*self.causes, *self.allowed, *self.follows)
-        return (
-            self.replayed is not None
-            and recording is not None
-            and not any(difference.stage == b.index for difference in found)
-            and all(
-                any(str(value).endswith("()") for value in side.arguments.values())
-                for side in (a, b)
-            )
-            and effect_of(recording, a.index).changed == 0
-        )
+        if not all(
+            any(str(value).endswith("()") for value in side.arguments.values()) for side in (a, b)
+        ):
+            return False
+        if self.replayed is not None and self.a.recording is not None:
+            return effect_of(self.a.recording, a.index).changed == 0
+        for name in a.writes:
+            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
+            key = name.partition(" ")[2]
+            inside = a.index - 1 if lane == "forward" else a.index + 1
+            received, made = (self.a.value_at(lane, i, key)[0] for i in (inside, a.index))
+            if received is None or made is None or compare_values(received, made, EXACT):
+                return False
+        return self.is_same_kind
 
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""
@@ -453,11 +480,19 @@ class _Comparison:
         hint = f"build the chain in the order of the {noun}"
         return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
 
-    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+    def _changed_arguments(
+        self, a: StageRecord, b: StageRecord
+    ) -> Iterator[tuple[str, object, object]]:
+        """Yield the arguments that differ: name and both values."""
+        has_rewards = "reward" in self.a.compare and not self.evaluation
         for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
             # Versions of a library differ in the arguments that they have.
-            if one is MISSING or other is MISSING:
-                continue
+            is_on_both = one is not MISSING and other is not MISSING
+            if is_on_both and (has_rewards or name not in REWARD_MODES):
+                yield name, one, other
+
+    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        for name, one, other in self._changed_arguments(a, b):
             key = _first_key(b) or _first_key(a)
             text, hint = _argument_change(name, one, other, self.a.noun)
             hint = f"{hint} to {b.name}"
@@ -493,9 +528,7 @@ class _Comparison:
 
     def _settings(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
         """Compare the settings that both sides declare, which are those of the env inside."""
-        for name, one, other in changed_arguments(a.arguments, b.arguments, rtol=_ROUNDING):
-            if one is MISSING or other is MISSING:
-                continue
+        for name, one, other in self._changed_arguments(a, b):
             text, _ = _argument_change(name, one, other, self.a.noun)
             hint = f"set {name} to {argument_text(one)}, as in the {self.a.noun}"
             yield Difference("setting", -1, -1, b.name, None, text, None, hint)

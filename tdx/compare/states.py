@@ -105,6 +105,20 @@ def compare_states(
         yield difference("state still learning", text, STOP_UPDATES, edit)
 
 
+def _is_rounding(name: str, gap: Tensor, ours: Mapping[str, StateRecord]) -> bool:
+    """Return True if a mean differs by the rounding of the deviation that it belongs to.
+
+    A mean near zero has a rounding that is large relative to itself.
+    """
+    stem, mean, rest = name.rpartition("mean")
+    for other, power in (("std", 1.0), ("var", 0.5)):
+        record = ours.get(stem + other) if mean and not rest else None
+        if record is not None and record.value is not None and record.shape == tuple(gap.shape):
+            deviation = record.value.double().abs() ** power
+            return bool((gap.abs() <= STATE_TOLERANCE.rtol * deviation).all())
+    return False
+
+
 def _other_values(
     a: StageRecord,
     b: StageRecord,
@@ -132,13 +146,18 @@ def _other_values(
         ):
             own = other.value.double().reshape(other.shape if other.shape == one.shape else ())
             change = compare_tensors(one.value.double(), own.expand(one.shape), STATE_TOLERANCE)
+            if _is_rounding(name, one.value.double() - own, ours):
+                change = None
         if change is not None and change.size is not None:
             text = f"{name} differs by up to {format_number(change.size)}"
             if math.prod(one.shape) > math.prod(other.shape):
                 text = shape_text
             elif other.value is not None and one.value is not None:
                 order = order_of(one.value, other.value)
-                if order is not None:
+                if one.value.numel() == 1:
+                    numbers = (format_number(float(side)) for side in (other.value, one.value))
+                    text = f"{name} is {' instead of '.join(numbers)}"
+                elif order is not None:
                     text = f"{name} is in another order: {', '.join(map(str, order))}"
             named = _fresh_statistics(a, b, theirs, name, origin) or _swapped_statistics(
                 a, b, (ours, theirs), name

@@ -327,6 +327,7 @@ def _with_one_step(contract: Contract, episode: int, step: int) -> Contract:
 
 def _prefixes(contract: Contract) -> Iterator[Contract]:
     """Yield the contract with fewer steps, the fewest first."""
+    all_steps = sum(segment.steps for segment in contract.inputs)
     for steps in range(1, contract.steps):
         segments: list[Segment] = []
         left = steps
@@ -344,19 +345,20 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
             # A step of a VecEnv is two calls.
             end += any(root.method == "step_wait" for root in recording.roots[end : end + 1])
             recording = replace(recording, roots=recording.roots[:end])
-        records = {"forward": steps + len(segments), "inverse": steps}
-        values = {
-            place: replace(
+        values = {}
+        for place, known in contract.values.items():
+            # A reward has no record of the resets, as an action has none.
+            has_resets = len(known.numbers) > all_steps
+            count = steps + len(segments) if has_resets else steps
+            values[place] = replace(
                 known,
-                numbers=known.numbers[: records[place[0]]],
-                digests=known.digests[: records[place[0]]],
-                whole=None if known.whole is None else known.whole[: records[place[0]]],
+                numbers=known.numbers[:count],
+                digests=known.digests[:count],
+                whole=None if known.whole is None else known.whole[:count],
             )
-            for place, known in contract.values.items()
-        }
         states = contract.states
         if states is not None:
-            end = records["forward"]
+            end = steps + len(segments)
             states = replace(
                 states,
                 values={place: value[:end] for place, value in states.values.items()},

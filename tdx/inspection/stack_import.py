@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.compare.report import Difference, SmallestCase, kind_of_edits
 from tdx.compare.rollouts import Record, explain_records
@@ -15,6 +15,7 @@ from tdx.compare.smallest import smallest_of_record
 from tdx.compare.values import Change, Tolerance, compare_entries, element_gaps, largest_gap
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
+from tdx.foundation.serialization import Entries, Result
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_checked_env
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
@@ -45,7 +46,7 @@ OpenStack = Callable[[], "Stack"]
 
 
 @dataclass(frozen=True, slots=True)
-class PartComparison:
+class PartComparison(Result):
     """Comparison of a part of a stack, between two stages without counterpart.
 
     Args:
@@ -57,6 +58,10 @@ class PartComparison:
         shares_env: True if both sides have the env of the stack, which the pipeline cannot name.
         left_out: Entries that are not tensors, such as text, and were not compared.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("part", "below", "last", "steps", "largest", "difference", "shares_env", "left_out"),
+    )
 
     below: int
     last: int
@@ -90,7 +95,7 @@ class PartComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class StackImport:
+class StackImport(Result):
     """A pipeline that replaces a stack.
 
     Args:
@@ -101,6 +106,10 @@ class StackImport:
         missing_env: Why the env of the pipeline is only a proposal. ``None``: it is compared.
         leaves: Specs of the env inside, if the pipeline cannot name it.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("is_equal", "seed", "stages", "missing_env", "missing", "comparisons"),
+    )
 
     pipeline: Pipeline
     stages: tuple[ConvertedStage, ...]

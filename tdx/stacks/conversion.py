@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from tdx.pipeline import EnvConfig, StageConfig
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.pipeline import EnvConfig, StageConfig, format_stage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,7 @@ class Counterpart:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Result):
     """Why a stage has no counterpart.
 
     Args:
@@ -51,13 +52,17 @@ class Missing:
         suggestion: Stage that is similar, but whose values differ.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("reason", "advice", Entry("suggestion", convert=format_stage)),
+    )
+
     reason: str
     advice: str
     suggestion: StageConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ConvertedStage:
+class ConvertedStage(Result):
     """A stage of a stack and its counterpart.
 
     Args:
@@ -68,11 +73,30 @@ class ConvertedStage:
         key: Key of the observation after it; ``None`` if it has several entries.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("index", "name", "call", Entry("stages", "calls"), "comment", "missing"),
+    )
+
     index: int
     name: str
     call: str
     result: Counterpart | Missing
     key: str | None = None
+
+    @property
+    def missing(self) -> Missing | None:
+        """Why it has no counterpart. ``None``: it has one."""
+        return self.result if isinstance(self.result, Missing) else None
+
+    @property
+    def comment(self) -> str:
+        """What its counterpart does, or why nothing has to be written."""
+        return "" if isinstance(self.result, Missing) else self.result.comment
+
+    @property
+    def calls(self) -> list[str]:
+        """Its stages in the pipeline, as the text of ``-t``."""
+        return [format_stage(stage) for stage in self.stages]
 
     @property
     def is_missing(self) -> bool:

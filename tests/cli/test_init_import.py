@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from tdx.cli.documents import document_schema
 from tdx.inspection import stack_import
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import PipelineFile
@@ -152,6 +155,21 @@ def test_different_values_are_shown_and_fail(tdx: Tdx) -> None:
     assert "\n  smallest case: step 0, " in outcome.err
     assert "\n#   smallest case: step 0, " in outcome.out
     assert "# Stages 0 to 3: first difference at step 0" in outcome.out
+
+
+@pytest.mark.usefixtures("folder")
+def test_json_has_the_difference_with_its_kind_and_evidence(tdx: Tdx) -> None:
+    source = ("--from", "converted_envs:changing", "--allow-code", "--format", "json")
+    outcome = tdx("init", "-o", "other.yaml", *source)
+    assert outcome.code == 1
+    document = json.loads(outcome.out)
+    Draft202012Validator(document_schema("init")).validate(document)
+    assert (document["kind"], document["path"]) == ("init", "other.yaml")
+    conversion = document["conversion"]
+    assert [stage["stages"] for stage in conversion["stages"]][-1] == document["stages"][-1:]
+    (comparison,) = conversion["comparisons"]
+    difference = comparison["difference"]
+    assert (difference["kind"], difference["smallest"]["step"]) == ("value", 0)
 
 
 @pytest.fixture

@@ -74,6 +74,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "stack_kinds": [("list", "kinds")],
     "transforms": [("list", "transforms", "reward")],
     "transform": [("show", "transform", "RewardSum"), ("show", "transform", "MultiStepTransform")],
+    "init": [("init", "Pendulum-v1", "-o", "made.yaml", "--force")],
     "config": [("config", "show")],
     "setting": [("config", "get", "format")],
     "doctor": [],

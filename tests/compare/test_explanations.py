@@ -435,6 +435,76 @@ def test_few_values_prove_no_scale() -> None:
     assert explain(Sides(x, 3 * x + 1, None, (0,), ROUNDING)) is None
 
 
+RARE = torch.zeros(9, 1, 1, dtype=torch.float64).index_fill(0, torch.tensor([4]), 1.0)
+"""A sparse reward."""
+
+
+@pytest.mark.parametrize(
+    ("reference", "target", "received", "kind", "text"),
+    [
+        (RARE * 0 + 3, RARE * 0 + 2, None, "few values", "it is always 2 instead of 3"),
+        (RARE, RARE / 2, None, "few values", "it is 0.5 instead of 1, and 0 is kept"),
+        (6 * RARE - 3, 2 * RARE - 1, None, "few values", "it is -1 instead of -3 and 1 instead of"),
+        (RARE, 255 * RARE, None, "range", "its range is 0 … 255 instead of 0 … 1"),
+        (RARE * 0 + 3, RARE * 0 + 2, RARE * 0 + 2, "inactive", "the target passes on what it"),
+    ],
+)
+def test_few_different_values_show_no_cause_that_others_share(
+    reference: Tensor, target: Tensor, received: Tensor | None, kind: str, text: str
+) -> None:
+    found = explain(Sides(reference, target, received, (0,), ROUNDING))
+    assert found is not None
+    assert found.kind == kind
+    assert found.text.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("tanh(x)", torch.tanh),
+        ("symlog(x)", lambda x: x.sign() * x.abs().log1p()),
+        ("sign(x)", torch.sign),
+        (
+            "sign(x) (sqrt(|x| + 1) - 1) + 0.001 x",
+            lambda x: x.sign() * ((x.abs() + 1).sqrt() - 1) + 0.001 * x,
+        ),
+    ],
+)
+def test_functions_of_numbers_are_named_on_either_side(
+    name: str, function: Callable[[Tensor], Tensor]
+) -> None:
+    x = 3 * norm(states(0))
+    for sides, text in (
+        (Sides(x, function(x), None, STARTS, ROUNDING), f"it is {name} where the reference has x"),
+        (Sides(function(x), x, None, STARTS, ROUNDING), f"it is x where the reference has {name}"),
+    ):
+        found = explain(sides)
+        assert found is not None
+        assert (found.kind, found.text) == ("function", text)
+    bounded = explain(Sides(x.clamp(-2, 2), torch.tanh(x), x, STARTS, ROUNDING))
+    assert bounded is not None
+    assert bounded.text == "it is tanh(x) of what it receives"
+
+
+def test_smoothed_values_have_their_weight() -> None:
+    x = norm(states(0))
+    smooth, last = [], torch.zeros_like(x[0])
+    for value in x:
+        last = 0.3 * value + 0.7 * last
+        smooth.append(last)
+    found = explain(Sides(x, torch.stack(smooth), x, (0,), ROUNDING))
+    assert found is not None
+    assert found.kind == "smoothing"
+    assert found.parameters["weight"] == pytest.approx(0.3)
+
+
+def test_repeated_frames_are_a_selection() -> None:
+    frames = torch.rand(6, 1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    found = explain(Sides(frames, frames[:, :, [3, 3, 2, 3]], None, (0,), ROUNDING))
+    assert found is not None
+    assert (found.kind, found.parameters) == ("selection", {"dim": 0, "order": [3, 3, 2, 3]})
+
+
 def test_one_number_proves_no_clip() -> None:
     x = norm(states(0))
     place = int(x.argmax())

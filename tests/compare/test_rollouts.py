@@ -85,9 +85,12 @@ def test_noise_needs_equal_actions(rollout: TensorDictBase) -> None:
     assert explain_rollouts(rollout, other, compare_rollouts(rollout, other)) == {}
 
 
-def test_nothing_is_explained_by_a_constant_or_by_other_shapes(rollout: TensorDictBase) -> None:
+def test_a_constant_shows_no_cause_and_other_shapes_show_nothing(rollout: TensorDictBase) -> None:
     other = rollout.clone()
     other["task"] = torch.ones(ENVS, STEPS, 1)
-    assert explain_rollouts(rollout, other, compare_rollouts(rollout, other)) == {}
+    found = explain_rollouts(rollout, other, compare_rollouts(rollout, other))
+    assert {key: each.text for key, each in found.items()} == {
+        "task": "it is always 1 instead of 0"
+    }
     half = rollout[:, :12]
     assert explain_rollouts(rollout, half, compare_rollouts(rollout, half)) == {}

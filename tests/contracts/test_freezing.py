@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_bounds_of_rewards_that_are_not_compared_are_noted() -> None:
     contract = tdx.freeze(clipped(1.0))
     report = tdx.check_contract(clipped(2.0), contract)
     assert report.same
-    assert "stage 0 (RewardClipping): clamp_min differs by up to 1" in report.notes[0]
+    assert "stage 0 (RewardClipping): clamp_min is -2 instead of -1" in report.notes[0]
     assert not tdx.check_contract(clipped(1.0), contract).notes
 
 
@@ -278,3 +279,67 @@ def test_function_that_changes_nothing_in_the_recorded_steps_is_noted() -> None:
     different = tdx.check_contract(clamped(0.01), tdx.freeze(clamped(100.0)))
     assert not different.same
     assert not any("changed nothing" in note for note in different.notes)
+
+
+def rewarded(function: Callable[[Any], Any], name: str = "Pendulum-v1") -> Any:
+    return wrappers.TransformReward(gym.make(name), function)
+
+
+def test_reward_functions_that_differ_are_noted() -> None:
+    contract = tdx.freeze(rewarded(lambda reward: reward / 10))
+    (note,) = tdx.check_contract(rewarded(lambda reward: reward), contract).notes
+    assert note == (
+        "not compared: stage 3 (TransformReward), key 'reward': the target passes on what it "
+        "receives (it is multiplied by 10), in 12 of 12 calls; rewards are compared with "
+        "--compare reward"
+    )
+    assert not tdx.check_contract(rewarded(lambda reward: reward / 10), contract).notes
+    idle = tdx.freeze(rewarded(lambda reward: max(reward, -100)))
+    (note,) = tdx.check_contract(rewarded(lambda reward: max(reward, -50)), idle).notes
+    assert "TransformReward) changed nothing in the recorded steps" in note
+
+
+def test_rounding_of_a_mean_near_zero_is_no_difference() -> None:
+    def shifted(size: float) -> Any:
+        env = made.gym_normalized()
+        env.obs_rms.mean = np.array([0.3, -0.2, 1e-3 + size])
+        return env
+
+    contract = tdx.freeze(shifted(0.0))
+    assert tdx.check_contract(shifted(1e-8), contract).same
+    assert not tdx.check_contract(shifted(1e-4), contract).same
+
+
+def test_arguments_of_rewards_count_where_rewards_are_compared() -> None:
+    contract = tdx.freeze(limited(), compare=("observation", "reward"))
+    (cause,) = tdx.check_contract(limited(gamma=0.5), contract).causes
+    assert cause.message.startswith("gamma is 0.5 instead of 0.9")
+    assert tdx.check_contract(limited(gamma=0.5), contract, evaluation=True).same
+    assert tdx.check_contract(limited(gamma=0.5), tdx.freeze(limited())).same
+
+
+def test_reward_function_that_passes_rewards_on_is_a_stage() -> None:
+    contract = tdx.freeze(rewarded(lambda reward: 2 * reward), compare=("reward",))
+    (cause,) = tdx.check_contract(rewarded(lambda reward: reward), contract).causes
+    assert (cause.stage, cause.kind) == (3, "scale")
+
+
+def test_reward_functions_of_a_chain_are_noted() -> None:
+    def scaled(factor: float) -> tdx.TransformedEnv:
+        stage = tdx.UnaryTransform(["reward"], ["reward"], fn=lambda reward: factor * reward)
+        return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.Compose(stage, tdx.RewardSum()))
+
+    (note,) = tdx.check_contract(scaled(3.0), tdx.freeze(scaled(2.0))).notes
+    assert "stage 0 (UnaryTransform), key 'reward': it is multiplied by 1.5; rewards" in note
+    assert not tdx.check_contract(scaled(2.0), tdx.freeze(scaled(2.0))).notes
+    (note,) = tdx.check_contract(scaled(1.0), tdx.freeze(scaled(1.0))).notes
+    assert "UnaryTransform) changed nothing in the recorded steps" in note
+
+
+def test_constant_reward_has_no_made_up_cause() -> None:
+    contract = tdx.freeze(rewarded(lambda reward: 3 * reward, "CartPole-v1"), compare=("reward",))
+    report = tdx.check_contract(rewarded(lambda reward: 2 * reward, "CartPole-v1"), contract)
+    (cause,) = report.causes
+    assert cause.sentence == (
+        "stage 3 (TransformReward), key 'reward': it is always 2 instead of 3, in 12 of 12 calls"
+    )

@@ -73,6 +73,22 @@ def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
 
 
+def test_fewest_rewards_that_show_a_scale() -> None:
+    reference, target = (
+        tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardScaling(0, scale))
+        for scale in (0.1, 0.2)
+    )
+    contract = tdx.freeze(reference, compare=("observation", "reward"))
+    report = tdx.check_contract(target, contract)
+    smallest = shrink_contract(target, contract, report)
+    # Two numbers would be scaled or shifted.
+    assert (smallest.contract.steps, smallest.stage) == (3, 0)
+    (cause,) = smallest.report.causes
+    assert cause.message == "scale is 0.2 instead of 0.1"
+    assert cause.explanation is not None
+    assert cause.explanation.text == "it is multiplied by 2"
+
+
 @exhaustive
 def test_a_report_with_explanations_can_be_sent_to_another_process() -> None:
     report = tdx.check_contract(stacked("zero"), tdx.freeze(stacked()))

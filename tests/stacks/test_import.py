@@ -206,7 +206,7 @@ def test_first_difference_names_step_key_stage_and_values(
     assert comparison.difference is not None
     assert str(comparison) == (
         "first difference at step 0: TDX511 value: stage 7 (ClipReward), key 'reward': "
-        "2 in the stack, 0.5 in the pipeline"
+        "it is always 0.5 instead of 2"
     )
     assert not found.is_equal
 

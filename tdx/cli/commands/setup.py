@@ -13,6 +13,7 @@ from tdx.cli.completion import complete_env
 from tdx.cli.options import (
     DebugOptions,
     DialogOptions,
+    Format,
     Functions,
     OutputOptions,
     hidden_messages,
@@ -22,6 +23,7 @@ from tdx.cli.runtime import json_text
 from tdx.foundation.errors import ArgumentError, ExitCode, explain_os_error
 
 if TYPE_CHECKING:
+    from tdx.inspection.stack_import import StackImport
     from tdx.pipeline import Pipeline
 
 
@@ -95,6 +97,8 @@ def init(
     tdx init Pendulum-v1 -o first.yaml -y
 
     tdx init -o converted.yaml --from train.py:make_env --allow-code
+
+    tdx init -o converted.yaml --from train.py:make_env --allow-code --format json
     """
     from tdx.cli.init import commented_pipeline
     from tdx.cli.output import STDOUT, check_target, write_file
@@ -117,7 +121,7 @@ def init(
     pipeline = with_target(pipeline, target)
     if source is not None:
         with hidden_messages(dialog.quiet):
-            return _import(source, pipeline, file, force=force)
+            return _import(source, pipeline, dialog, file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     with hidden_messages(dialog.quiet and not ask):
         config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
@@ -125,8 +129,21 @@ def init(
         with third_party_code():
             leaves = get_env_leaves(config.env, pipeline.allow_code)
         write_file(file, commented_pipeline(config, leaves, comments), force=force)
+        _print_data(file, config, None, dialog)
         _print_next(file, needs_code=has_references(config.env.kwargs))
     return ExitCode.OK
+
+
+def _print_data(
+    file: str, pipeline: Pipeline, imported: StackImport | None, dialog: DialogOptions
+) -> None:
+    """Print what a file contains, unless it is a table, or stdout has the file."""
+    from tdx.cli.output import STDOUT, write_view
+    from tdx.cli.views.conversion import written_view
+
+    if file != STDOUT and dialog.format is not Format.TABLE:
+        options = OutputOptions(dialog.format, dialog.color, dialog.debug)
+        write_view(written_view(file, pipeline, imported), options)
 
 
 def _print_next(file: str, *, needs_code: bool, fault: str = "") -> None:
@@ -138,7 +155,9 @@ def _print_next(file: str, *, needs_code: bool, fault: str = "") -> None:
         print(f"{written}; next: tdx check {file}{code}", file=sys.stderr)
 
 
-def _import(source: str, options: PipelineOptions, file: str, *, force: bool) -> int:
+def _import(
+    source: str, options: PipelineOptions, dialog: DialogOptions, file: str, *, force: bool
+) -> int:
     """Write the pipeline of a stack; return the exit code."""
     from tdx.cli.init import (
         commented_pipeline,
@@ -161,6 +180,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
         imported.pipeline, leaves, conversion_comments(imported), file_notes(imported, source)
     )
     write_file(file, text, force=force)
+    _print_data(file, imported.pipeline, imported, dialog)
     for line in summary_lines(imported):
         print(line, file=sys.stderr)
     needs_code = imported.missing_env is not None or has_references(imported.pipeline.env.kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 from tdx.compare.edits import Edit, Explanation, Sides
 from tdx.compare.explanations.history import history_edits
@@ -17,6 +18,7 @@ from tdx.compare.explanations.model import (
 from tdx.compare.explanations.vectors import (
     clip_edits,
     discrete_edits,
+    few_values_edit,
     moving_statistics,
     noise_edit,
     order_edits,
@@ -69,6 +71,12 @@ def explain(sides: Sides) -> Explanation | None:
     ]
     for find in (history_edits, moving_statistics):
         accepted += [edit for edit in find(sides) if is_accepted(edit, sides)]
+    listed = few_values_edit(sides)
+    if listed is not None:
+        count = len(cast("list[object]", listed.parameters["values"]))
+        accepted = [edit for edit in accepted if _is_shown_by_few(edit, count)]
+        if not accepted:
+            return _explanation((listed,), sides)
     if accepted:
         accepted.sort(key=lambda edit: edit.cost)
         best = accepted[0]
@@ -79,6 +87,13 @@ def explain(sides: Sides) -> Explanation | None:
         return _explanation(min(pairs, key=lambda pair: sum(edit.cost for edit in pair)), sides)
     noise = noise_edit(sides)
     return None if noise is None else _explanation((noise,), sides)
+
+
+def _is_shown_by_few(edit: Edit, count: int) -> bool:
+    """Return True if one or two different numbers, and where they are, show an edit."""
+    if count == 1:
+        return edit.kind == "inactive" and not edit.parameters
+    return edit.kind not in ("clip", "rounding", "function")
 
 
 class Explainer:

@@ -12,7 +12,12 @@ from tdx.compare.edits import Sides
 from tdx.compare.explanations.history import find_histories
 from tdx.compare.explanations.images import image_stages
 from tdx.compare.explanations.model import misses
-from tdx.compare.explanations.vectors import channel_maps, fit_map, match_features
+from tdx.compare.explanations.vectors import (
+    FUNCTIONS,
+    channel_maps,
+    fit_map,
+    match_features,
+)
 
 
 def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None:
@@ -61,6 +66,8 @@ def _candidates(
     for known in (scaled, *channel_maps(own, made, tolerance)):
         if known is not None and known.fits(received):
             yield known.apply, 0.0
+    if own.shape == made.shape and own.ndim <= 4:
+        yield from ((function, 0.0) for _, function in FUNCTIONS)
     if is_same_shape:
         yield from image_stages(own, made)
     for history in find_histories(own, made, sides.episodes(), tolerance):

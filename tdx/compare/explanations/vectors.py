@@ -24,6 +24,8 @@ _MAX_PASSES = 3
 """Runs over the same values, of which the last one is compared."""
 _MIN_PIXELS = 1_000
 """Pixels that may differ by noise alone."""
+_FEW = 2
+"""Different numbers that a clip, a scale and a shift turn into the same ones."""
 _MIN_CONSTANT = 3
 """Equal numbers of a feature that is called constant."""
 _RANGES = (
@@ -59,8 +61,10 @@ def whole_edits(sides: Sides) -> Iterator[Edit]:
             )
     yield from _swapped_statistics(sides)
     yield from _deltas(sides)
+    yield from _smoothings(sides)
     yield from _time_shifts(sides)
     yield from _roundings(sides)
+    yield from function_edits(sides)
 
 
 def _inactive_records(is_same_shape: bool) -> Iterator[Edit]:
@@ -272,15 +276,38 @@ def _from_changes(sides: Sides) -> Tensor | None:
     """Predict values whose changes are those of the reference, from the step before."""
     if sides.target.shape != sides.reference.shape:
         return None
-    before = torch.full_like(sides.target, torch.nan)
-    for start, end in sides.episodes():
-        before[start + 1 : end] = sides.target[start : end - 1]
-    return before + sides.reference
+    return _shifted(sides, 1, sides.target) + sides.reference
 
 
-def _shifted(sides: Sides, steps: int) -> Tensor:
-    """Return the values of the reference some steps before; NaN at the start of an episode."""
-    values = sides.reference
+def _smoothings(sides: Sides) -> Iterator[Edit]:
+    """Yield a weighted mean of the value and of what the target was in the step before."""
+    reference, target = sides.reference, sides.target
+    if reference.shape != target.shape or sides.row_dims > 1:
+        return
+    before = _shifted(sides, 1, target)
+    gap, change = (side - before for side in (reference, target))
+    is_used = gap.isfinite() & change.isfinite()
+    gap, change = gap[is_used], change[is_used]
+    weight = float((gap @ change) / (gap @ gap).clamp(min=1e-12))
+    # One number is fitted.
+    if len(gap) < _MIN_CONSTANT or not 1e-3 < weight < 1 - 1e-3:
+        return
+    weight = float(_rounded(torch.tensor([weight], dtype=torch.float64)))
+    yield Edit(
+        "smoothing",
+        f"it is smoothed: {format_number(weight)} of the value, and {format_number(1 - weight)} of "
+        "what it was in the step before",
+        {"weight": weight},
+        "smooth the values on both sides, or on neither",
+        lambda sides: weight * sides.reference + (1 - weight) * _shifted(sides, 1, sides.target),
+        1.2,
+        is_partial=True,
+    )
+
+
+def _shifted(sides: Sides, steps: int, values: Tensor | None = None) -> Tensor:
+    """Return values some steps before, by default the reference; NaN at the start of an episode."""
+    values = sides.reference if values is None else values
     shifted = torch.full_like(values, torch.nan)
     for start, end in sides.episodes():
         if end - start > abs(steps):
@@ -325,6 +352,100 @@ def _roundings(sides: Sides) -> Iterator[Edit]:
             lambda sides, round_values=round_values: round_values(sides.reference),  # type: ignore[misc]
             0.5,
         )
+
+
+FUNCTIONS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("sign(x)", torch.sign),
+    ("|x|", torch.abs),
+    ("tanh(x)", torch.tanh),
+    ("sigmoid(x)", torch.sigmoid),
+    ("log(x)", torch.log),
+    ("log(1 + x)", torch.log1p),
+    ("symlog(x)", lambda values: values.sign() * values.abs().log1p()),
+    ("sqrt(x)", torch.sqrt),
+    ("sign(x) sqrt(|x|)", lambda values: values.sign() * values.abs().sqrt()),
+    (
+        # Of the rewards of R2D2 and MuZero.
+        "sign(x) (sqrt(|x| + 1) - 1) + 0.001 x",
+        lambda values: values.sign() * ((values.abs() + 1).sqrt() - 1) + 0.001 * values,
+    ),
+)
+"""Functions of single numbers."""
+
+
+def function_edits(sides: Sides) -> Iterator[Edit]:
+    """Yield functions of single numbers: of the reference, of what was received, or missing."""
+    reference, target, received = sides.reference, sides.target, sides.received
+    # Many functions make a constant, or are made from one.
+    if reference.shape != target.shape or any(
+        bool((side == side[0, 0]).all()) for side in (reference, target)
+    ):
+        return
+    for name, function in FUNCTIONS:
+        hint = f"apply {name} on both sides, or on neither"
+        yield Edit(
+            "function",
+            f"it is {name} where the reference has x",
+            {"function": name, "of": "reference"},
+            hint,
+            lambda sides, function=function: function(sides.reference),  # type: ignore[misc]
+            1.1,
+        )
+
+        def predict_argument(
+            sides: Sides, function: Callable[[Tensor], Tensor] = function
+        ) -> Tensor:
+            # Rounding, and the sign, lose what an inverse function would need.
+            values = sides.reference
+            is_result = (function(sides.target) - values).abs() <= 1e-5 * (1 + values.abs())
+            return torch.where(is_result, sides.target, torch.nan)
+
+        text = f"it is x where the reference has {name}"
+        parameters = {"function": name, "of": "target"}
+        yield Edit("function", text, parameters, hint, predict_argument, 1.2)
+        if received is not None and received.shape == reference.shape:
+            yield Edit(
+                "function",
+                f"it is {name} of what it receives",
+                {"function": name, "of": "received"},
+                "apply the function of the reference",
+                lambda sides, function=function: (  # type: ignore[misc]
+                    None if sides.received is None else function(sides.received)
+                ),
+                1.3,
+            )
+
+
+def few_values_edit(sides: Sides) -> Edit | None:
+    """Return the edit that lists the values, where they are too few to show what changes them.
+
+    A reward of 2 instead of 3 in all steps is clipped, scaled or shifted.
+    """
+    if sides.reference.shape != sides.target.shape or sides.target.numel() < _MIN_CONSTANT:
+        return None
+    one, other = sides.reference.flatten(), sides.target.flatten()
+    values: list[tuple[float, float]] = []
+    is_left = torch.ones_like(one, dtype=torch.bool)
+    while bool(is_left.any()):
+        if len(values) == _FEW:
+            return None
+        first = int(is_left.int().argmax())
+        values.append((float(one[first]), float(other[first])))
+        is_left &= (one != one[first]) | (other != other[first])
+    values.sort()
+    changed = [f"{format_number(y)} instead of {format_number(x)}" for x, y in values if x != y]
+    kept = [format_number(x) for x, y in values if x == y]
+    text = f"it is always {changed[0]}" if len(values) == 1 else f"it is {' and '.join(changed)}"
+    text += f", and {kept[0]} is kept" if kept else ""
+
+    def predict(sides: Sides) -> Tensor:
+        predicted = torch.full_like(sides.reference, torch.nan)
+        for x, y in values:
+            predicted[sides.reference == x] = y
+        return predicted
+
+    parameters = {"values": [{"expected": x, "obtained": y} for x, y in values]}
+    return Edit("few values", text, parameters, None, predict)
 
 
 def scale_edits(sides: Sides) -> Iterator[Edit]:
@@ -643,7 +764,7 @@ def order_edits(sides: Sides) -> Iterator[Edit]:
                 continue
             order = _match_slices(reference, target, dim, sides.tolerance)
             if order is not None:
-                yield _reordered_slices(dim, order)
+                yield _selected_slices(dim, order)
         for dim in inner:
             # Shorter ones are channels or steps, which may have any order.
             if reference.shape[dim] > 8:
@@ -777,10 +898,30 @@ def _reordered(order: Sequence[int], sides: Sides) -> Edit:
 def _match_slices(one: Tensor, other: Tensor, dim: int, tolerance: Tolerance) -> list[int] | None:
     ours, theirs = one.movedim(dim, 0), other.movedim(dim, 0)
 
-    def distance(origin: int, index: int) -> float:
-        return 2.0 * bool(differing_elements(ours[origin], theirs[index], tolerance).any())
+    size = one.shape[dim]
+    same = [
+        [not bool(differing_elements(ours[i], theirs[j], tolerance).any()) for i in range(size)]
+        for j in range(size)
+    ]
+    order = find_order(size, lambda origin, index: 2.0 * (not same[index][origin]))
+    if order is None and all(map(any, same)):
+        # Some of them are there several times.
+        order = [j if same[j][j] else same[j].index(True) for j in range(size)]
+    return None if order == list(range(size)) else order
 
-    return find_order(one.shape[dim], distance)
+
+def _selected_slices(dim: int, order: list[int]) -> Edit:
+    if len(set(order)) < len(order):
+        index = torch.tensor(order)
+        return Edit(
+            "selection",
+            f"its slices along dim {dim - 2} are the slices {order} of the reference",
+            {"dim": dim - 2, "order": order},
+            "pass on each slice once",
+            lambda sides: sides.reference.index_select(dim, index),
+            1.0,
+        )
+    return _reordered_slices(dim, order)
 
 
 def _reordered_slices(dim: int, order: list[int]) -> Edit:

@@ -6,7 +6,12 @@ not show the fault, or they are faults of the env's actions and rewards.
 
 from __future__ import annotations
 
-from tests.explanations.held_out import gymnasium_stacks, lerobot_folders, sb3_stacks
+from tests.explanations.held_out import (
+    gymnasium_stacks,
+    lerobot_folders,
+    sb3_stacks,
+    training_stacks,
+)
 from tests.explanations.held_out import torchrl_stacks as torchrl
 from tests.explanations.held_out.model import Case, Fault, is_explained
 
@@ -15,6 +20,7 @@ CASES: dict[str, Case] = {
     **sb3_stacks.CASES,
     **torchrl.CASES,
     **lerobot_folders.CASES,
+    **training_stacks.CASES,
 }
 
 __all__ = ["CASES", "Case", "Fault", "is_explained"]

@@ -136,7 +136,7 @@ CASES: dict[str, Case] = {
         pendulum,
         lambda x: np.clip(x, -1, 1),
         lambda x: np.tanh(x),
-        fault(F, "value", "nonlinear"),
+        fault(F, "function"),
     ),
     "last feature dropped": observations(
         cheetah, same, lambda x: x[:-1], fault(F, "selection", "spec")

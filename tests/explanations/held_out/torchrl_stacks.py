@@ -139,7 +139,7 @@ CASES: dict[str, Case] = {
     "TorchRL: log in a custom transform": chains(
         [lambda: Mapped(lambda x: x)],
         [lambda: Mapped(lambda x: x.sign() * x.abs().log1p())],
-        fault("Mapped", "value", "nonlinear"),
+        fault("Mapped", "function"),
     ),
     "TorchRL: reset forgotten": chains(
         [lambda: StepsOnly(0.25, True)],

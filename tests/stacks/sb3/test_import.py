@@ -214,7 +214,7 @@ def test_sub_envs_that_differ_are_found() -> None:
     found = converted(make, steps=5)
     assert str(found.comparisons[0]) == (
         "first difference at step 0: TDX511 value: stage 3 (ClipReward), key 'reward': "
-        "0.25 in the stack, 0.5 in the pipeline"
+        "it is 0.5 instead of 0.25, and 0.5 is kept"
     )
 
 

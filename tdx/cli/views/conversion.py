@@ -1,0 +1,66 @@
+"""View of a written pipeline file, and of the stack that it was converted from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tdx.cli.views import Block, Cell, Heading, Style, Table, View, fact, stage_list
+from tdx.cli.views.comparisons import difference_blocks
+from tdx.foundation.text import count_text
+from tdx.pipeline import format_stage
+
+if TYPE_CHECKING:
+    from tdx.inspection.stack_import import StackImport
+    from tdx.pipeline import Pipeline
+
+
+def written_view(path: str, pipeline: Pipeline, imported: StackImport | None) -> View:
+    """Lay out a pipeline file.
+
+    Args:
+        path: The file.
+        pipeline: Its pipeline.
+        imported: The stack that it was converted from. ``None``: it was not.
+    """
+    calls = [format_stage(stage) for stage in pipeline.transforms]
+
+    def data() -> dict[str, object]:
+        return {
+            "path": path,
+            "env": pipeline.env.id,
+            "stages": calls,
+            "conversion": None if imported is None else imported.to_dict(),
+        }
+
+    def blocks() -> Iterator[Block]:
+        stages = count_text(len(calls), "stage")
+        yield Heading(path, f"{pipeline.env.id}, {stages}", level=1)
+        yield from stage_list(calls) if imported is None else conversion_blocks(imported)
+
+    return View("init", data, blocks)
+
+
+def conversion_blocks(imported: StackImport) -> Iterator[Block]:
+    """Lay out the stages of a stack with their counterparts, and what was compared.
+
+    Args:
+        imported: The converted stack.
+    """
+    rows = []
+    for stage in imported.stages:
+        text = ", ".join(stage.calls) or stage.comment
+        if stage.missing is not None:
+            text = f"not converted: {stage.missing.reason}"
+        style: Style = "" if stage.missing is None else "bad"
+        rows.append([Cell(str(stage.index), "dim"), Cell(stage.name, "name"), Cell(text, style)])
+    yield Table.of(("", "stage", "counterpart"), rows)
+    for comparison in imported.comparisons:
+        difference = comparison.difference
+        yield fact(comparison.part, str(comparison) if difference is None else "differs", indent=0)
+        if difference is not None:
+            yield from difference_blocks(difference)
+    if imported.missing_env is not None:
+        yield fact("the env is a proposal", imported.missing_env.reason, indent=0)
+    if imported.gap:
+        yield fact("note", imported.gap, indent=0)
