@@ -13,6 +13,9 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
+from tdx.core.envs import EnvBase
+from tdx.envs.batched.env_state import save_env_state
+from tdx.foundation.errors import StorageError
 from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
 from tdx.rollouts.recording import rollout
 from tests.programs import exhaustive, is_exhaustive, sampled
@@ -166,6 +169,25 @@ def test_env_whose_state_cannot_be_saved_is_run_again(tmp_path: Path) -> None:
         )
     resume(tmp_path / "cut", allow_code=True)
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+
+
+def test_state_of_another_version_of_a_native_env_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(env: EnvBase) -> Any:
+        state = save_env_state(env)
+        assert state is not None
+        # An earlier version kept the state of a generator.
+        state["env/native"]["_generator"] = 0
+        return state
+
+    monkeypatch.setattr("tdx.rollouts.recording.checkpoint.save_env_state", save)
+    with pytest.raises(CutError):
+        roll_out(request("tdx/Pendulum"), tmp_path / "cut", on_chunk=interrupt_after(2))
+    with pytest.raises(StorageError, match="does not fit the dump: .*another version") as caught:
+        resume(tmp_path / "cut")
+    assert "record the dump again" in str(caught.value.hint)
+    assert verify(tmp_path / "cut").is_fine
 
 
 def test_nondeterministic_env_is_refused(tmp_path: Path) -> None:

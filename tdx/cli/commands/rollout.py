@@ -253,7 +253,8 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
         yield
     except TdxError as error:
         _, saved = _saved_steps(folder)
-        if saved and "--resume" not in (error.hint or ""):
+        is_known = any(option in (error.hint or "") for option in ("--resume", "--force"))
+        if saved and not is_known:
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:

@@ -20,7 +20,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.envs.registration import EnvSpec
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -150,12 +149,7 @@ def _attributes(part: Any) -> dict[str, object]:
         names = ("_ended", "_over", "_last")
         return {name: getattr(part, name) for name in names}
     if isinstance(part, EnvBase):
-        kinds = (Tensor, torch.Generator)
-        return {
-            name: attribute
-            for name, attribute in vars(part).items()
-            if isinstance(attribute, kinds)
-        }
+        return {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
     if not hasattr(part, "__dict__"):
         return {"value": part.value}
     return dict(vars(part))
@@ -186,8 +180,6 @@ def _encode(value: object) -> object:
         return value.copy()
     if isinstance(value, np.random.Generator):
         return {"$generator": _encode(value.bit_generator.state)}
-    if isinstance(value, torch.Generator):
-        return {"$torch": value.get_state()}
     if isinstance(value, random.Random):
         return {"$random": value.getstate()}
     if isinstance(value, TensorDictBase):
@@ -209,6 +201,8 @@ def _encode(value: object) -> object:
 
 def _restore(part: object, state: dict[str, object]) -> None:
     now = _attributes(part)
+    if isinstance(part, EnvBase) and now.keys() != state.keys():
+        raise ValueError("it is of another version of the env")
     for name, value in state.items():
         if callable(getattr(type(part), str(name), None)):
             raise TypeError(f"{name!r} is not an attribute that holds state")
@@ -236,9 +230,6 @@ def _decode(value: object, now: Any) -> Any:
         generator = now if isinstance(now, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = _decode(content, None)
         return generator
-    if kind == "$torch":
-        now.set_state(content)
-        return now
     if kind == "$random":
         now = now if isinstance(now, random.Random) else random.Random()
         now.setstate(content)
