@@ -184,7 +184,7 @@ def test_state_of_another_version_of_a_native_env_is_refused(
     monkeypatch.setattr("tdx.rollouts.recording.checkpoint.save_env_state", save)
     with pytest.raises(CutError):
         roll_out(request("tdx/Pendulum"), tmp_path / "cut", on_chunk=interrupt_after(2))
-    with pytest.raises(StorageError, match="does not fit the dump: .*another version") as caught:
+    with pytest.raises(StorageError, match=r"does not fit the dump: .*another version") as caught:
         resume(tmp_path / "cut")
     assert "record the dump again" in str(caught.value.hint)
     assert verify(tmp_path / "cut").is_fine
