@@ -91,6 +91,9 @@ class Transform(ChainMember):
     steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
+    skips_steps: bool = False
+    """True if its inverse writes ``_step``: the rows of the env's input to step, bool ``[*B]``."""
+
     why_not_exported: str | None = None
     """Why ``tdx export-chain`` refuses it, such as a clock that it reads; ``None``: it does not.
 
