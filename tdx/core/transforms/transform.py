@@ -370,6 +370,7 @@ class Transform(ChainMember):
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's input in a shallow copy ``[*B]``."""
+        self._bind_in_env()
         return self._inv_call(tensordict.clone(recurse=False))
 
     def init(self, tensordict: TensorDictBase) -> None:
