@@ -175,7 +175,9 @@ from .transforms.action.action_chunk_transform import ActionChunkTransform as Ac
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer
 from .transforms.action.action_mask import ActionMask as ActionMask
 from .transforms.action.action_scaling import ActionScaling as ActionScaling
+from .transforms.action.discrete_action_projection import DiscreteActionProjection as DiscreteActionProjection
 from .transforms.action.flatten_action import FlattenAction as FlattenAction
+from .transforms.action.multi_action import MultiAction as MultiAction
 from .transforms.casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .transforms.casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
@@ -183,6 +185,8 @@ from .transforms.casting.pin_memory_transform import PinMemoryTransform as PinMe
 from .transforms.encoders.r3m_transform import R3MTransform as R3MTransform
 from .transforms.episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .transforms.episode.burn_in_transform import BurnInTransform as BurnInTransform
+from .transforms.episode.conditional_policy_switch import ConditionalPolicySwitch as ConditionalPolicySwitch
+from .transforms.episode.conditional_skip import ConditionalSkip as ConditionalSkip
 from .transforms.episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransform
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
 from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
@@ -232,6 +236,7 @@ from .transforms.reward.reward2_go_transform import Reward2GoTransform as Reward
 from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
 from .transforms.reward.reward_scaling import RewardScaling as RewardScaling
 from .transforms.reward.reward_sum import RewardSum as RewardSum
+from .transforms.reward.success_reward import SuccessReward as SuccessReward
 from .transforms.reward.target_return import TargetReturn as TargetReturn
 # transforms: end
 

@@ -40,13 +40,14 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core.chain import dict_step_of
+from tdx.core.envs.done_flags import keep_unmasked_rows
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.kernels import DictStep
-from tdx.foundation.errors import TdxError
+from tdx.foundation.errors import ChainError, TdxError
 from tdx.foundation.tensordicts import (
     flat_entries,
     make_tensordict_factory,
@@ -54,6 +55,7 @@ from tdx.foundation.tensordicts import (
     root_entries,
     write,
 )
+from tdx.specs import Composite
 
 
 class EagerProgram:
@@ -63,6 +65,7 @@ class EagerProgram:
         inner: The env inside.
         chain: The chain.
         stages: Its stages in order.
+        output_spec: Output spec after the chain.
         by_hooks: True to call the hooks of each stage on TensorDicts, which are observed.
     """
 
@@ -71,12 +74,14 @@ class EagerProgram:
         inner: EnvBase,
         chain: Transform,
         stages: tuple[Transform, ...],
+        output_spec: Composite,
         *,
         by_hooks: bool = False,
     ) -> None:
         self.version = inner.env_specs.version
         self.inverts = chain.invertible
         self.exposed_keys = tuple(chain.exposed_keys)
+        self._skips, self._output_spec = chain.skips_steps, output_spec
         self._inner, self._chain = inner, chain
         self._make = make_tensordict_factory(inner.batch_size, inner.device)
         self._step_inner = None if by_hooks or chain.changes_batch else inner.step_fields
@@ -106,6 +111,8 @@ class EagerProgram:
             inner = self._chain._inv_call(tensordict.clone(recurse=False))
             for key in self.exposed_keys:
                 write(tensordict, key, read(inner, key))
+            if self._skips:
+                return self._step_unless_skipped(tensordict, inner, given_next)
             tensordict = inner
         root, given = root_entries(tensordict), flat_entries(given_next)
         is_nested = given_next is not None and given is None
@@ -126,6 +133,41 @@ class EagerProgram:
                 raise self._chain.locate_error(error, stage, "a step") from error.__cause__
             _note_only_stage(error, stage)
             raise
+        return following
+
+    def _step_unless_skipped(
+        self, outer: TensorDictBase, inner: TensorDictBase, given_next: TensorDictBase | None
+    ) -> TensorDictBase:
+        """Step the rows that the chain does not skip.
+
+        Args:
+            outer: Input of the step, ``[*B]``.
+            inner: Input after the inverse of the chain, with the mask of the rows to step.
+            given_next: As in :meth:`step`.
+        """
+        rows = inner["_step"]
+        if bool(rows.all()):
+            return self._step_on_tensordicts(inner.exclude("_step"), given_next)
+        extra = outer.batch_size[: outer.ndim - self._output_spec.ndim]
+        spec = self._output_spec.expand(*extra, *self._output_spec.shape)
+        kept = outer.empty()
+        for name, part in spec.items():
+            zeros = part.zero()
+            for key in part.keys(True, True):
+                held = None if name == "full_reward_spec" else read(outer, key)
+                kept.set(key, zeros[key] if held is None else held)
+        if not bool(rows.any()):
+            return kept
+        if not self._inner.batch_locked:
+            inner = inner.exclude("_step")
+        elif not self._inner.steps_some_rows:
+            raise ChainError(
+                f"{type(self._inner).__name__} cannot step some rows of its batch without the "
+                "others",
+                hint="put the transform that skips steps into the envs of the batch",
+            )
+        following = self._step_on_tensordicts(inner, given_next)
+        keep_unmasked_rows(following, kept, {"_reset": rows}, outer.ndim)
         return following
 
     def _step_on_tensordicts(

@@ -234,7 +234,7 @@ class TransformedEnv(EnvBase, ChainOwner):
         program = self._eager_program
         if program is None or program.version != specs.inner.env_specs.version:
             program = self._eager_program = EagerProgram(
-                specs.inner, specs.chain, specs.stages, by_hooks=self._by_hooks
+                specs.inner, specs.chain, specs.stages, specs.output_spec, by_hooks=self._by_hooks
             )
         return program
 

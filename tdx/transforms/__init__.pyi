@@ -12,7 +12,9 @@ from .action.action_chunk_transform import ActionChunkTransform as ActionChunkTr
 from .action.action_discretizer import ActionDiscretizer as ActionDiscretizer
 from .action.action_mask import ActionMask as ActionMask
 from .action.action_scaling import ActionScaling as ActionScaling
+from .action.discrete_action_projection import DiscreteActionProjection as DiscreteActionProjection
 from .action.flatten_action import FlattenAction as FlattenAction
+from .action.multi_action import MultiAction as MultiAction
 from .casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
@@ -20,6 +22,8 @@ from .casting.pin_memory_transform import PinMemoryTransform as PinMemoryTransfo
 from .encoders.r3m_transform import R3MTransform as R3MTransform
 from .episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .episode.burn_in_transform import BurnInTransform as BurnInTransform
+from .episode.conditional_policy_switch import ConditionalPolicySwitch as ConditionalPolicySwitch
+from .episode.conditional_skip import ConditionalSkip as ConditionalSkip
 from .episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransform
 from .episode.expand_as import ExpandAs as ExpandAs
 from .episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
@@ -69,6 +73,7 @@ from .reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransfor
 from .reward.reward_clipping import RewardClipping as RewardClipping
 from .reward.reward_scaling import RewardScaling as RewardScaling
 from .reward.reward_sum import RewardSum as RewardSum
+from .reward.success_reward import SuccessReward as SuccessReward
 from .reward.target_return import TargetReturn as TargetReturn
 # transforms: end
 

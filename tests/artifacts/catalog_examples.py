@@ -12,7 +12,7 @@ import tdx
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Transform
 from tdx.specs import Bounded, Categorical, Composite, Unbounded
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import CATEGORIES, OneHotRowsEnv, RowsEnv
 
 VECTOR, IMAGE, PIXELS = ["observation"], ["image"], ["pixels"]
 
@@ -44,6 +44,7 @@ CHAINS: Mapping[str, Callable[[], list[Transform]]] = {
     "ActionDiscretizer": lambda: [tdx.ActionDiscretizer(4)],
     "ActionMask": lambda: [tdx.ActionMask()],
     "ActionScaling": lambda: [tdx.ActionScaling()],
+    "DiscreteActionProjection": lambda: [tdx.DiscreteActionProjection(CATEGORIES, 6)],
     "FlattenAction": lambda: [
         tdx.UnsqueezeTransform(-2, in_keys_inv=["action"]),
         tdx.FlattenAction(-2, -1),
@@ -94,11 +95,13 @@ CHAINS: Mapping[str, Callable[[], list[Transform]]] = {
     "RewardClipping": lambda: [tdx.RewardClipping(-1.0, 1.0)],
     "RewardScaling": lambda: [tdx.RewardScaling(0.0, 0.1)],
     "RewardSum": lambda: [tdx.RewardSum()],
+    "SuccessReward": lambda: [tdx.SuccessReward("done")],
     "TargetReturn": lambda: [tdx.TargetReturn(10.0)],
 }
 """Stages by the name of the last one, for each transform that can be exported."""
 _ENVS: Mapping[str, Callable[[], EnvBase]] = {
     "ActionMask": MaskedEnv,
+    "DiscreteActionProjection": OneHotRowsEnv,
     "LineariseRewards": ObjectivesEnv,
 }
 

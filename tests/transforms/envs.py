@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.specs import Bounded, Categorical, Composite, Unbounded
+from tdx.specs import Bounded, Categorical, Composite, OneHot, Unbounded
 
 
 def flag(*shape: int) -> Categorical:
@@ -307,6 +307,36 @@ class MaskedGroupsEnv(GroupsEnv):
         return super()._step(inner)
 
 
+class OneHotRowsEnv(RowsEnv):
+    """``RowsEnv`` whose action is a one-hot vector of four categories."""
+
+    def __init__(self, batch_size: tuple[int, ...] = (), endless: bool = False) -> None:
+        super().__init__(batch_size, endless)
+        self.action_spec = OneHot(CATEGORIES, shape=(*batch_size, CATEGORIES))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return super()._step(TensorDict(action=tensordict["action"][..., :2].float()))
+
+
+class OneHotGroupsEnv(GroupsEnv):
+    """``GroupsEnv`` whose actions are one-hot vectors of four categories."""
+
+    def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
+        super().__init__(batch_size)
+        actions = {
+            name: Composite(action=OneHot(CATEGORIES, shape=(*g, CATEGORIES)), shape=g)
+            for name, g in self.shapes.items()
+        }
+        self.action_spec = Composite(actions, shape=batch_size)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        inner = TensorDict({}, batch_size=self.batch_size)
+        for name, shape in self.shapes.items():
+            action = tensordict[name, "action"].float()
+            inner[name] = TensorDict(action=action, batch_size=shape)
+        return super()._step(inner)
+
+
 class SteppedRowsEnv(RowsEnv):
     """``RowsEnv`` that can step some of its rows alone."""
 
@@ -370,6 +400,39 @@ def high(tensordict: TensorDictBase) -> Tensor:
 def solo_high(tensordict: TensorDictBase) -> Tensor:
     """Return True at some steps of ``GroupsEnv``, ``[*B]``."""
     return tensordict["solo", "precise"][..., 0] > 0.6
+
+
+def moved(tensordict: TensorDictBase) -> Tensor:
+    """Return False at the start of the first row of ``RowsEnv``, ``[*B]``."""
+    return tensordict["observation"][..., 0] > 0
+
+
+def solo_moved(tensordict: TensorDictBase) -> Tensor:
+    """Return False at the start of an episode of ``GroupsEnv``, ``[*B]``."""
+    return tensordict["solo", "observation"][..., 0] > 0
+
+
+def pushed(tensordict: TensorDictBase) -> Tensor:
+    """Return True for some actions of ``RowsEnv``, ``[*B]``."""
+    return tensordict["action"][..., 0] > 1.0
+
+
+def solo_pushed(tensordict: TensorDictBase) -> Tensor:
+    """Return True for some actions of ``GroupsEnv``, ``[*B]``."""
+    return tensordict["solo", "action"][..., 0] > -1.0
+
+
+def still(tensordict: TensorDictBase) -> TensorDictBase:
+    """Write actions for ``RowsEnv``."""
+    return tensordict.set("action", torch.ones(*tensordict.batch_size, 2))
+
+
+def solo_still(tensordict: TensorDictBase) -> TensorDictBase:
+    """Write actions for ``GroupsEnv``."""
+    for name in ("solo", "pair"):
+        group = tensordict[name]
+        group.set("action", torch.zeros(*group.batch_size, 2))
+    return tensordict
 
 
 class Adding(nn.Module):

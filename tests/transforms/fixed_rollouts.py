@@ -5,13 +5,17 @@ from __future__ import annotations
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from tdx.core.envs import EnvBase
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.specs import Bounded, Categorical, MultiCategorical
+from tdx.specs import Bounded, Categorical, MultiCategorical, OneHot
 
 # Outputs of a network: batches round differently from single images.
 ROUNDED = {"r3m_vec"}
+
+CHUNK = 2
+"""Number of actions if the env takes any."""
 
 
 class FixedActions:
@@ -29,10 +33,13 @@ class FixedActions:
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
         for key, spec in self.specs.items():
-            part = torch.rand(spec.shape, generator=self.generator)
+            shape = [CHUNK if size < 0 else size for size in spec.shape]
+            part = torch.rand(shape, generator=self.generator)
             if isinstance(spec, Bounded):
                 part = part.to(spec.low)
                 value = spec.low + (spec.high - spec.low) * part
+            elif isinstance(spec, OneHot):
+                value = one_hot(part.argmax(-1), spec.n)
             else:
                 assert isinstance(spec, Categorical)
                 value = part * (spec.nvec if isinstance(spec, MultiCategorical) else spec.n)

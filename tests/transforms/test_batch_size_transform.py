@@ -161,3 +161,10 @@ def test_incompatible_sizes(
 ) -> None:
     with pytest.raises(error, match=message):
         TransformedEnv(RowsEnv((4,)), make())
+
+
+def test_a_function_reshapes_stored_data() -> None:
+    stored = TensorDict(observation=torch.arange(6.0).reshape(2, 3), batch_size=[2, 3])
+    flat = BatchSizeTransform(reshape_fn=lambda td: td.reshape(6))
+    assert flat(stored)["observation"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert BatchSizeTransform(batch_size=[2])(stored).batch_size == (2, 3)

@@ -53,3 +53,18 @@ def test_empty_groups_of_an_env() -> None:
 def test_a_chain_without_an_env_adds_nothing() -> None:
     data = TensorDict({"a": {"b": {}}})
     assert set(RemoveEmptySpecs().inv(data).keys(True)) == {"a", ("a", "b")}
+
+
+def test_an_input_is_completed_before_the_specs_were_read() -> None:
+    env = TransformedEnv(Sighted(), RemoveEmptySpecs())
+    assert ("blind", "memory") in env.transform.inv(TensorDict()).keys(True)
+
+
+def test_a_group_of_rewards_without_entries_belongs_to_the_step() -> None:
+    base = Sighted()
+    base.reward_spec = Composite(reward=Unbounded(1), bonus=Composite())
+    step = base._step
+    base._step = lambda tensordict: step(tensordict).update({"bonus": {}})  # type: ignore[method-assign]
+    rollout = base.rollout(3)
+    assert ("next", "bonus") in rollout.keys(True)
+    assert "bonus" not in rollout.keys()

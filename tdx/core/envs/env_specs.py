@@ -162,14 +162,20 @@ class EnvSpecs:
     def dropped_keys(self) -> list[NestedKey]:
         """Return the keys that ``step_mdp`` leaves out, the same list for each call.
 
-        These are the rewards that are not also a state.
+        These are the rewards that are not also a state, and groups of rewards without entries.
         """
         cache = self.cache
         keys: list[NestedKey] | None = cache.get("dropped")
         if keys is None:
             states = self.keys("full_state_spec")
             rewards = self.keys("full_reward_spec")
-            keys = cache["dropped"] = [key for key in rewards if key not in states]
+            groups = {normalize_key(key) for key in self.part("full_reward_spec").keys(True)}
+            for key in rewards:
+                parts = split_key(key)
+                groups -= {normalize_key(parts[:depth]) for depth in range(1, len(parts) + 1)}
+            for name in ("full_observation_spec", "full_done_spec", "full_state_spec"):
+                groups -= {normalize_key(key) for key in self.part(name).keys(True)}
+            keys = cache["dropped"] = [*(key for key in rewards if key not in states), *groups]
         return keys
 
     def has_dynamic_shapes(self) -> bool:

@@ -253,6 +253,11 @@ class Compose(Transform, ChainOwner):
         """True if a stage changes the env's input."""
         return any(stage.invertible for stage in self._stages)
 
+    @property
+    def skips_steps(self) -> bool:  # type: ignore[override]
+        """True if a stage decides which rows are stepped."""
+        return any(stage.skips_steps for stage in self._stages)
+
     # Data
 
     def locate_error(self, error: Exception, stage: Transform, doing: str) -> Exception:

@@ -91,6 +91,9 @@ class Transform(ChainMember):
     steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
+    skips_steps: bool = False
+    """True if its inverse writes ``_step``: the rows of the env's input to step, bool ``[*B]``."""
+
     why_not_exported: str | None = None
     """Why ``tdx export-chain`` refuses it, such as a clock that it reads; ``None``: it does not.
 
@@ -367,6 +370,7 @@ class Transform(ChainMember):
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's input in a shallow copy ``[*B]``."""
+        self._bind_in_env()
         return self._inv_call(tensordict.clone(recurse=False))
 
     def init(self, tensordict: TensorDictBase) -> None:

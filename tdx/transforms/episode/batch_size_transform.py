@@ -159,9 +159,15 @@ class BatchSizeTransform(Transform):
             )
         return result
 
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return self.forward(next_tensordict)
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return stored data unchanged, since it has its batch dims."""
-        return tensordict
+        """Return stored data as ``reshape_fn`` returns it.
+
+        With ``batch_size``, which are the rows of an env, it stays as it is.
+        """
+        return tensordict if self.reshape_fn is None else self.reshape_fn(tensordict)
 
     def __repr__(self) -> str:
         what = "a function" if self.batch_size is None else list(self.batch_size)

@@ -10,14 +10,13 @@ from torch import Tensor
 
 from tdx.core.chain import flatten_stages
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
-from tdx.core.envs.env_specs import done_groups
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.compose import upstream
+from tdx.core.transforms.inner_steps import end_keys, require_upstream, running_rows
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec, unlocked_copy
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ChainError, StoredDataError, Where
-from tdx.foundation.keys import NestedKey, split_key, unique_keys
+from tdx.foundation.keys import NestedKey, unique_keys
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, StackedComposite, TensorSpec
 
@@ -70,10 +69,7 @@ class FrameSkipTransform(Transform):
         self._reward_keys = unique_keys(output_spec["full_reward_spec"].keys(True, True))
         parts = output_spec.values()
         self._stepped_keys = tuple(key for part in parts for key in part.keys(True, True))
-        self._done_keys = []
-        for group in done_groups(output_spec["full_done_spec"]):
-            ends = [key for key in group.keys if split_key(key)[-1] == "done"]
-            self._done_keys += ends or group.keys
+        self._done_keys = end_keys(output_spec["full_done_spec"])
 
     @property
     def written_keys(self) -> tuple[NestedKey, ...]:
@@ -85,7 +81,7 @@ class FrameSkipTransform(Transform):
         if self.frame_skip == 1:
             return next_tensordict
         current, following = tensordict, next_tensordict
-        running = self._running_rows(following)
+        running = running_rows(following, self._done_keys)
         totals = {
             key: (reward := read(following, key)).to(sum_dtype(reward.dtype))
             for key in self._reward_keys
@@ -106,18 +102,10 @@ class FrameSkipTransform(Transform):
                     following, frame, {"_reset": running.unsqueeze(-1)}, running.ndim
                 )
             self._add(totals, following, running)
-            running = running & self._running_rows(following)
+            running = running & running_rows(following, self._done_keys)
         for key, total in totals.items():
             write(following, key, total)
         return following
-
-    def _running_rows(self, following: TensorDictBase) -> Tensor:
-        """Return which rows are not done, ``[*B]``."""
-        batch = following.batch_size
-        ended = torch.zeros(batch, dtype=torch.bool, device=following.device)
-        for key in self._done_keys:
-            ended = ended | read(following, key).reshape(*batch, -1).any(-1)
-        return ~ended
 
     def _next_frame(self, current: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """Return the output of one more step before this stage.
@@ -147,13 +135,7 @@ class FrameSkipTransform(Transform):
 
     def _upstream(self) -> tuple[EnvBase, tuple[Transform, ...]]:
         """Return the base env and the upstream stages, without nested chains."""
-        inside = upstream(self)
-        if inside is None:
-            raise ChainError(
-                "FrameSkipTransform needs an env to step",
-                hint="put the transform into a TransformedEnv first",
-            )
-        env, stages = inside
+        env, stages = require_upstream(self)
         return env, flatten_stages(stages)
 
     @staticmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.compose import upstream
+from tdx.core.transforms.inner_steps import require_upstream, step_rows
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ChainError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
@@ -91,12 +91,7 @@ class NoopResetEnv(Transform):
 
     def _upstream(self, batch_dims: int) -> tuple[EnvBase, tuple[Transform, ...]]:
         """Return the base env and the upstream stages."""
-        inside = upstream(self)
-        if inside is None:
-            raise ChainError(
-                "NoopResetEnv needs an env to step", hint="put it into a TransformedEnv"
-            )
-        env, stages = inside
+        env, stages = require_upstream(self)
         stateful = [s for s in stages if s.time_behavior is not TimeBehavior.POINTWISE]
         if batch_dims and (stateful or not env.steps_some_rows):
             which = type(stateful[0] if stateful else env).__name__
@@ -132,19 +127,7 @@ class NoopResetEnv(Transform):
         before = before if given is None else given.clone(recurse=False).update(before)
         for key, spec in self._actions.items(True, True):
             before.set(key, spec.project(spec.zero()))
-        for stage in reversed(stages):
-            if stage.invertible:
-                before = stage._inv_call(before)
-        if not bool(rows.all()):
-            before.set("_step", rows.to(before.device or "cpu"))
-        following = env.completed_step(before)
-        for stage in stages:
-            following = stage._step(before, following)
-        following = following.exclude(*self._reward_keys)
-        if not bool(rows.all()):
-            masks: dict[NestedKey, Tensor] = {"_reset": rows.to(following.device or "cpu")}
-            keep_unmasked_rows(following, current, masks, following.ndim)
-        return following
+        return step_rows(env, stages, before, rows, current).exclude(*self._reward_keys)
 
     def _reset_ended_rows(
         self,

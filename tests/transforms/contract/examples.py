@@ -18,6 +18,7 @@ import tdx.transforms
 from tdx.specs import Unbounded
 from tdx.transforms import Compose, Transform
 from tests.transforms.envs import (
+    CATEGORIES,
     Adding,
     CountedGroupsEnv,
     CountedRowsEnv,
@@ -26,6 +27,8 @@ from tests.transforms.envs import (
     MaskedRowsEnv,
     MatrixGroupsEnv,
     MatrixRowsEnv,
+    OneHotGroupsEnv,
+    OneHotRowsEnv,
     RowsEnv,
     SteppedGroupsEnv,
     SteppedRowsEnv,
@@ -34,8 +37,14 @@ from tests.transforms.envs import (
     cubing_precise,
     cubing_solo_reward,
     high,
+    moved,
+    pushed,
     same_size,
     solo_high,
+    solo_moved,
+    solo_pushed,
+    solo_still,
+    still,
 )
 
 Arguments = dict[str, Any]
@@ -151,6 +160,20 @@ EXAMPLES: dict[str, Example] = {
         },
         out={"in_keys": ["reward"], "out_keys": ["clipped"], "low": 0, "high": 2},
     ),
+    "ConditionalPolicySwitch": Example(
+        arguments={"policy": still, "condition": moved},
+        nested={"policy": solo_still, "condition": solo_moved},
+        rows=SteppedRowsEnv,
+        groups=SteppedGroupsEnv,
+        refuses_stored="stored data has none",
+    ),
+    "ConditionalSkip": Example(
+        arguments={"cond": pushed},
+        nested={"cond": solo_pushed},
+        rows=SteppedRowsEnv,
+        groups=SteppedGroupsEnv,
+        refuses_stored="stored data has none",
+    ),
     "Crop": Example(
         arguments={"w": 4, "h": 3, "top": 1, "left": 2, "in_keys": ["image"]},
         nested={"w": 4, "in_keys": IMAGES},
@@ -170,6 +193,17 @@ EXAMPLES: dict[str, Example] = {
     "DeviceCastTransform": Example(
         arguments={"device": "cpu"},
         nested={"device": "cpu", "orig_device": "cpu"},
+    ),
+    "DiscreteActionProjection": Example(
+        arguments={"num_actions_effective": CATEGORIES, "max_actions": 6},
+        nested={
+            "num_actions_effective": CATEGORIES,
+            "max_actions": CATEGORIES,
+            "action_key": ("pair", "action"),
+        },
+        rows=OneHotRowsEnv,
+        groups=OneHotGroupsEnv,
+        stored_differs="stored actions are mapped; in steps the policy gives others",
     ),
     "DoubleToFloat": Example(
         arguments={},
@@ -243,6 +277,13 @@ EXAMPLES: dict[str, Example] = {
         arguments={"in_keys": ["reward"], "weights": [0.5]},
         nested={"in_keys": REWARDS},
         out={"in_keys": ["reward"], "out_keys": ["total"], "weights": [-2.0]},
+    ),
+    "MultiAction": Example(
+        arguments={"stack_rewards": False},
+        nested={"action_key": ("pair", "action")},
+        rows=SteppedRowsEnv,
+        groups=SteppedGroupsEnv,
+        refuses_stored="stored data has none",
     ),
     "MultiStepTransform": Example(
         arguments={"n_steps": 2, "gamma": 0.5},
@@ -389,6 +430,12 @@ EXAMPLES: dict[str, Example] = {
         nested={"max_steps": 2},
         out={"step_count_key": "count"},
         refuses_stored="continues after max_steps=3",
+    ),
+    "SuccessReward": Example(
+        arguments={"success_key": "done"},
+        nested={"success_key": ("solo", "done"), "reward_key": ("solo", "reward"), "scale": -2.0},
+        out={"success_key": "truncated", "reward_key": "bonus"},
+        stored_differs="writes a reward for the flags at the root too; a reset writes none",
     ),
     "TargetReturn": Example(
         arguments={"target_return": 10.0},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tensordict import TensorDict
 
 from tdx.core import StepTrace, Tracer, TransformedEnv
 from tdx.inspection.lineage import inspect_keys
 from tests.transforms.contract.examples import example_of, made
+from tests.transforms.fixed_rollouts import FixedActions
 
 
 @pytest.mark.parametrize("which", ["arguments", "nested"])
@@ -21,7 +23,8 @@ def test_lineage_matches_the_versions_of_a_step(name: str, which: str) -> None:
     }
     tracer = Tracer(env)
     tracer.reset()
-    assert declared == seen(tracer.step(), inputs(env))
+    action = FixedActions(env)(TensorDict(batch_size=env.batch_size))
+    assert declared == seen(tracer.step(action), inputs(env))
 
 
 def seen(trace: StepTrace, inputs: set[object]) -> dict[tuple[str, str], str]:
