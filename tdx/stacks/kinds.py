@@ -221,6 +221,7 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
 
 _PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
+    ("envpool.python.envpool:EnvPoolMixin", "create it by envpool.make_gymnasium"),
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     (
         "pettingzoo.utils.env:AECEnv",
