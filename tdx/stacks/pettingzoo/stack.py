@@ -18,6 +18,7 @@ from gymnasium import Space, spaces
 
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey
+from tdx.stacks.conversion import Missing
 from tdx.stacks.gymnasium.building import build_action, build_value
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level
@@ -236,6 +237,10 @@ class PettingZooStack(LevelStack):
     kind = "pettingzoo"
     done_keys = ("done", *FLAGS)
     level_type = ParallelLevels
+    no_pipeline = Missing(
+        "a pipeline cannot name its env, whose agents act in one step",
+        "write an EnvBase with the agents in a group, and its wrappers as transforms of the group",
+    )
 
     def __init__(self, target: Any) -> None:
         levels = list_levels(target)

@@ -156,15 +156,17 @@ class StableBaselines3Stack(LevelStack):
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import VecEnvReference, level_at
 
-        return VecEnvReference(level_at(self.levels, last), key, seed)
+        return VecEnvReference(VecEnvAdapter(level_at(self.levels, last)), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import level_at, wrap_level
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
+        from tdx.stacks.sb3.converted import level_at, wrap_adapter
 
-        return wrap_level(level_at(self.levels, last), key)
+        return wrap_adapter(VecEnvAdapter(level_at(self.levels, last)), key)
 
 
 class VecEnvDriver(LevelDriver):
