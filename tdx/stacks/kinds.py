@@ -232,6 +232,15 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
         "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
         "samples)",
     ),
+    (
+        "supersuit.vector.markov_vector_wrapper:MarkovVectorEnv",
+        "pass the PettingZoo parallel env that it makes a vector env of: .par_env",
+    ),
+    (
+        "supersuit.vector.concat_vec_env:ConcatVecEnv",
+        "pass the PettingZoo parallel env, before pettingzoo_env_to_vec_env_v1 makes a vector env "
+        "of its agents",
+    ),
     ("pufferlib.emulation:PettingZooPufferEnv", "pass the PettingZoo parallel env inside: .env"),
     ("pufferlib.vector:Ray", "use the same envs in a pufferlib.vector.Serial"),
     (

@@ -33,6 +33,7 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
+from tdx.stacks.kinds import unsupported_error
 from tdx.stacks.observe import timed_levels
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
@@ -54,7 +55,8 @@ class GymnasiumStack(LevelStack):
         notes: What to know about the stages, each a sentence.
 
     Raises:
-        ArgumentError: The env inside is one of envpool that is no synchronous vector env.
+        ArgumentError: The env inside is one of envpool that is no synchronous vector env, or a
+            vector env that does not declare the spaces of its envs.
 
     Example:
         >>> import gymnasium
@@ -68,7 +70,10 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any, notes: tuple[str, ...] = ()) -> None:
-        check_envpool(core_of(target))
+        core = core_of(target)
+        check_envpool(core)
+        if isinstance(core, VectorEnv) and not hasattr(core, "single_observation_space"):
+            raise unsupported_error(core)
         super().__init__(target, list_levels(target))
         self._notes = notes
 
