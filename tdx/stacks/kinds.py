@@ -264,19 +264,16 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 
 
 def unsupported_error(target: object) -> ArgumentError:
-    """Return the error for an unsupported object; it lists what is supported."""
-    hint = next(
-        (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
-    )
+    """Return the error for an unsupported object, with what to do; or else what is supported."""
+    problem = f"{describe_object(target)} is not supported"
+    for base, text in _NEXT_STEPS:
+        if isinstance(target, tuple(_imported((base,)))):
+            return ArgumentError(problem, hint=text)
     plugins = (kind.title for _, kind in plugin_kinds())
     kinds = [*(kind.title for kind in builtin_kinds()), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
-    if disabled is not None:
-        hint = f"{disabled.message}: {disabled.hint}"
-    return ArgumentError(
-        f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
-        hint=_next_step(target) if hint is None else hint,
-    )
+    hint = _next_step(target) if disabled is None else f"{disabled.message}: {disabled.hint}"
+    return ArgumentError(f"{problem}: pass {', '.join(kinds)}", hint=hint)
 
 
 def _next_step(target: object) -> str:

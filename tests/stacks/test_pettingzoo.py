@@ -189,6 +189,25 @@ def test_import_says_why_there_is_no_pipeline(make: Callable[..., Any]) -> None:
     assert "EnvBase" in str(error.value.hint)
 
 
+def test_wrappers_around_an_aec_env_that_was_a_parallel_env_are_stages(
+    make: Callable[..., Any],
+) -> None:
+    require_package("supersuit")
+    import supersuit
+
+    def wrapped(high: float) -> Any:
+        stacked = supersuit.frame_stack_v1(make(), 2)
+        return supersuit.clip_reward_v0(stacked, lower_bound=-1, upper_bound=high)
+
+    stack = open_stack(wrapped(1))
+    names = ["Scale", "FrameStackModifier", "aec_reward_lambda"]
+    assert [stage.name for stage in stack.stages] == names
+    assert not stack.hidden
+    contract = tdx.freeze(wrapped(1), steps=6, compare=["observation", "reward"])
+    assert tdx.check_contract(wrapped(1), contract).verdict == "same"
+    assert tdx.check_contract(wrapped(0.5), contract).verdict == "different"
+
+
 @pytest.mark.parametrize("base", ["gymnasium", "stable_baselines3"])
 def test_vector_env_of_agents_is_refused_with_the_parallel_env(
     make: Callable[..., Any], base: str
