@@ -37,7 +37,7 @@ from tdx.specs import Unbounded
 from tdx.stacks.building import build_env
 from tdx.stacks.checkpoints.counterparts import find_counterparts
 from tdx.stacks.checkpoints.stack import CheckpointStack
-from tdx.stacks.conversion import ConvertedStage, Convertible, Missing
+from tdx.stacks.conversion import ConvertedStage, Missing, require_convertible
 from tdx.stacks.native import format_stages
 
 if TYPE_CHECKING:
@@ -267,12 +267,8 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
         env = TransformedEnv(_SpecsEnv(stack.specs()[0]), Compose(*transforms))
         yield env, left_out
         return
-    if not isinstance(stack, Convertible):
-        raise ArgumentError(
-            f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
-            hint="name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint",
-        )
-    converted = stack.convert()
+    hint = "name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint"
+    converted = require_convertible(stack, hint).convert()
     configs: list[StageConfig] = []
     last = -1
     for stage in converted.stages:

@@ -27,6 +27,7 @@ from tdx.stacks.conversion import (
     NamedTensors,
     RandomStream,
     list_segments,
+    require_convertible,
 )
 
 if TYPE_CHECKING:
@@ -171,12 +172,8 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
         'equal for 10 steps'
     """
     with closing(open_stack()) as stack:
-        if not isinstance(stack, Convertible):
-            raise ArgumentError(
-                f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
-                hint="return an env of Gymnasium, Stable-Baselines3 or TorchRL with its stages",
-            )
-        converted = stack.convert()
+        hint = "return an env of Gymnasium, Stable-Baselines3, Tianshou, PufferLib or TorchRL"
+        converted = require_convertible(stack, hint).convert()
     trial = _Trial(open_stack, converted, seed)
     trial.leave_out_misfits()
     converted = trial.converted

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import EnvConfig, StageConfig, format_stage
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.envs import EnvBase
+    from tdx.stacks.stack import Stack
 
 NamedTensors = Mapping[str, "Tensor"]
 
@@ -246,6 +248,24 @@ class Convertible(Protocol):
     def base_env(self, last: int, key: str | None) -> EnvBase:
         """Return the stack up to a stage as one env of tdx, with the key of the observation."""
         ...
+
+
+def require_convertible(stack: Stack, hint: str) -> Convertible:
+    """Return a stack that can become a pipeline.
+
+    Args:
+        stack: Any stack.
+        hint: What to do with a stack of another kind.
+
+    Raises:
+        ArgumentError: It cannot.
+    """
+    if isinstance(stack, Convertible):
+        return stack
+    sentence = f"{stack.name} is a stack of {stack.kind}, which cannot be converted"
+    if stack.no_pipeline is None:
+        raise ArgumentError(sentence, hint=hint)
+    raise ArgumentError(f"{sentence}: {stack.no_pipeline.reason}", hint=stack.no_pipeline.advice)
 
 
 def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:

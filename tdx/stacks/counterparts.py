@@ -104,7 +104,7 @@ def find_counterpart(stage: object, place: Place) -> Counterpart | Missing:
     """Return the counterpart of a stage, or why it has none.
 
     Args:
-        stage: A wrapper of Gymnasium or Stable-Baselines3, or a transform of TorchRL.
+        stage: A wrapper of another library, or a transform of TorchRL.
         place: Where it is in the chain.
 
     Example:
@@ -256,13 +256,21 @@ def _require_array(wrapper: Any, place: Place) -> Missing | None:
 def _stack_frames(wrapper: Any, place: Place) -> Counterpart | Missing:
     if wrapper.padding_type not in ("reset", "zero"):
         return Missing("it pads with an observation", "pad with padding_value, one number")
+    padding: dict[str, Value] = {"padding": "constant"} if wrapper.padding_type == "zero" else {}
+    return _stacked(wrapper, place, wrapper.stack_size, **padding)
+
+
+def _stack_tianshou(wrapper: Any, place: Place) -> Counterpart | Missing:
+    return _stacked(wrapper, place, wrapper.n_frames)
+
+
+def _stacked(wrapper: Any, place: Place, count: int, **padding: Value) -> Counterpart:
     keys: Value = (str(place.key),)
     dim = -len(wrapper.env.observation_space.shape) - 1
-    padding: dict[str, Value] = {"padding": "constant"} if wrapper.padding_type == "zero" else {}
     return Counterpart(
         (
             _make_stage("UnsqueezeTransform", dim=dim, in_keys=keys),
-            _make_stage("CatFrames", N=int(wrapper.stack_size), dim=dim, in_keys=keys, **padding),
+            _make_stage("CatFrames", N=int(count), dim=dim, in_keys=keys, **padding),
         ),
         "stacks along a new dim",
     )
@@ -534,6 +542,35 @@ def _normalize(wrapper: Any, place: Place) -> Counterpart | Missing:
     if not stages:
         return Counterpart(comment="normalizes nothing", observable=False)
     return Counterpart(tuple(stages), "its statistics, which it does not update")
+
+
+def _normalize_tianshou(wrapper: Any, place: Place) -> Counterpart | Missing:
+    statistics, limit = wrapper.obs_rms, wrapper.obs_rms.clip_max
+    if wrapper.update_obs_rms:
+        return Missing(
+            "its running statistics follow other rules than those of VecNorm",
+            "set update_obs_rms = False: its statistics are then written as numbers",
+            _make_stage("VecNorm", in_keys=(str(place.key),), decay=1.0, eps=float(statistics.eps)),
+        )
+    if place.key is None or not isinstance(place.inside, spaces.Box):
+        return Missing(
+            "the observation is not a single array", "normalize each entry, with in_keys"
+        )
+    return Counterpart(
+        tuple(_standardize(statistics, place.key, place.inside, statistics.eps, limit or np.inf)),
+        "its statistics, which it does not update",
+    )
+
+
+def _emulate(wrapper: Any, place: Place) -> Counterpart | Missing:
+    if wrapper.is_obs_emulated:
+        return Missing(
+            "it packs the entries of the observation into one array of bytes",
+            "use CatTensors for entries of one dtype, or a policy that reads the entries",
+        )
+    if wrapper.is_atn_emulated:
+        return Missing("it makes one MultiDiscrete action of several", "write the entries instead")
+    return Counterpart(comment="passes arrays unchanged")
 
 
 def _standardize(
@@ -894,6 +931,22 @@ _PIXELS = ("pixels",)
 _SAME_NAME = "same name"
 _TORCHRL = "torchrl.envs.transforms"
 
+_OF_ATARI = {
+    "ClipRewardEnv": _missing(
+        "it returns the sign of the reward, RewardClipping a value between",
+        "use RewardClipping if the rewards are whole numbers",
+        _make_stage("RewardClipping", clamp_min=-1.0, clamp_max=1.0),
+    ),
+    "EpisodicLifeEnv": _missing("it ends an episode when a life is lost", _WRITE),
+    "FireResetEnv": _missing("it presses fire after each reset", _WRITE),
+    "MaxAndSkipEnv": _missing("FrameSkipTransform returns the last frame, not the maximum", _WRITE),
+    "NoopResetEnv": _missing(
+        "it takes a random number of steps, which tdx draws otherwise", _WRITE
+    ),
+    "WarpFrame": _missing("OpenCV averages areas, Resize interpolates", _WRITE),
+}
+"""Wrappers of the same names in Stable-Baselines3 and Tianshou."""
+
 TABLE: dict[str, dict[str, Row]] = {
     "gymnasium.wrappers": {
         "PassiveEnvChecker": _OF_ENV,
@@ -997,21 +1050,43 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "stable_baselines3.common.atari_wrappers": {
         "AtariWrapper": _LEFT_OUT,
-        "ClipRewardEnv": _missing(
-            "it returns the sign of the reward, RewardClipping a value between",
-            "use RewardClipping if the rewards are whole numbers",
-            _make_stage("RewardClipping", clamp_min=-1.0, clamp_max=1.0),
-        ),
-        "EpisodicLifeEnv": _missing("it ends an episode when a life is lost", _WRITE),
-        "FireResetEnv": _missing("it presses fire after each reset", _WRITE),
-        "MaxAndSkipEnv": _missing(
-            "FrameSkipTransform returns the last frame, not the maximum", _WRITE
-        ),
-        "NoopResetEnv": _missing(
-            "it takes a random number of steps, which tdx draws otherwise", _WRITE
-        ),
+        **_OF_ATARI,
         "StickyActionEnv": _missing("it repeats actions at random", _WRITE),
-        "WarpFrame": _missing("OpenCV averages areas, Resize interpolates", _WRITE),
+    },
+    "tianshou.env": {
+        "VectorEnvNormObs": Row(
+            _normalize_tianshou,
+            "`ObservationNorm` with its statistics, `RewardClipping`",
+            ROUNDING,
+            "with `update_obs_rms=False`",
+        ),
+        "ContinuousToDiscrete": _missing("its bins are a grid of its own", "use ActionDiscretizer"),
+        "MultiDiscreteToDiscrete": _missing("it makes one action of several", _WRITE),
+        "TruncatedAsTerminated": _missing("it reports a truncation as a termination", _WRITE),
+    },
+    "tianshou.env.atari.atari_wrapper": {
+        **_OF_ATARI,
+        "ScaledFloatFrame": _missing(
+            "it computes in float64, ToTensorImage in float32",
+            "use ToTensorImage, which also moves the channels",
+        ),
+        "FrameStack": Row(_stack_tianshou, "`UnsqueezeTransform`, `CatFrames`", needs_array=True),
+    },
+    "pufferlib.emulation": {
+        "GymnasiumPufferEnv": Row(
+            _emulate, note="passes unchanged, if observation and action are arrays"
+        ),
+    },
+    "pufferlib.postprocess": {
+        "EpisodeStats": Row(
+            Counterpart(
+                (_make_stage("RewardSum"), _make_stage("StepCounter")),
+                "the sums of an episode are entries of each step",
+                observable=False,
+            ),
+            "`RewardSum`, `StepCounter`",
+            note="its infos are not compared",
+        ),
     },
     _TORCHRL: {
         "ActionDiscretizer": Row(_action_discretizer, _SAME_NAME, ROUNDING),

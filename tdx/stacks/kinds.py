@@ -221,6 +221,7 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
 
 _PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
+    ("envpool.python.envpool:EnvPoolMixin", "create it by envpool.make_gymnasium"),
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     (
         "pettingzoo.utils.env:AECEnv",
@@ -230,6 +231,15 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
         "torch.nn.modules.module:Module",
         "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
         "samples)",
+    ),
+    (
+        "supersuit.vector.markov_vector_wrapper:MarkovVectorEnv",
+        "pass the PettingZoo parallel env that it makes a vector env of: .par_env",
+    ),
+    (
+        "supersuit.vector.concat_vec_env:ConcatVecEnv",
+        "pass the PettingZoo parallel env, before pettingzoo_env_to_vec_env_v1 makes a vector env "
+        "of its agents",
     ),
     ("pufferlib.emulation:PettingZooPufferEnv", "pass the PettingZoo parallel env inside: .env"),
     ("pufferlib.vector:Ray", "use the same envs in a pufferlib.vector.Serial"),
@@ -254,19 +264,16 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 
 
 def unsupported_error(target: object) -> ArgumentError:
-    """Return the error for an unsupported object; it lists what is supported."""
-    hint = next(
-        (text for base, text in _NEXT_STEPS if isinstance(target, tuple(_imported((base,))))), None
-    )
+    """Return the error for an unsupported object, with what to do; or else what is supported."""
+    problem = f"{describe_object(target)} is not supported"
+    for base, text in _NEXT_STEPS:
+        if isinstance(target, tuple(_imported((base,)))):
+            return ArgumentError(problem, hint=text)
     plugins = (kind.title for _, kind in plugin_kinds())
     kinds = [*(kind.title for kind in builtin_kinds()), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
-    if disabled is not None:
-        hint = f"{disabled.message}: {disabled.hint}"
-    return ArgumentError(
-        f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
-        hint=_next_step(target) if hint is None else hint,
-    )
+    hint = _next_step(target) if disabled is None else f"{disabled.message}: {disabled.hint}"
+    return ArgumentError(f"{problem}: pass {', '.join(kinds)}", hint=hint)
 
 
 def _next_step(target: object) -> str:

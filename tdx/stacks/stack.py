@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tdx.core.meter import Meter
     from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
+    from tdx.stacks.conversion import Missing
     from tdx.stacks.observe import Levels, RowEntries
     from tdx.stacks.tracer import Driver, OnTrace
 
@@ -209,6 +210,11 @@ class Stack(Protocol):
             policy: Chooses the actions. ``None``: random actions.
         """
         ...
+
+    @property
+    def no_pipeline(self) -> Missing | None:
+        """Why no pipeline has the values of stacks of this kind. Default: no reason is known."""
+        return None
 
     @property
     def attaches_to_runs(self) -> bool:

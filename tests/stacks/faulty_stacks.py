@@ -304,6 +304,26 @@ def compose(plan: Plan) -> Any:
     return transforms.Compose(list(plan.stages))
 
 
+def tianshou(name: str, plan: Plan) -> Any:
+    """Return a vector env of Tianshou with all stages in its sub-envs."""
+    require_package("tianshou")
+    from tianshou.env import DummyVectorEnv
+
+    return DummyVectorEnv([partial(single, name, plan)] * 2)
+
+
+def puffer(name: str, plan: Plan) -> Any:
+    """Return an env of PufferLib in its vector env."""
+    require_package("pufferlib")
+    import pufferlib.emulation
+    import pufferlib.vector
+
+    def create(**_: Any) -> Any:
+        return pufferlib.emulation.GymnasiumPufferEnv(env_creator=partial(single, name, plan))
+
+    return pufferlib.vector.make(create, num_envs=2, backend=pufferlib.vector.Serial)
+
+
 def rllib(name: str, plan: Plan) -> Any:
     """Return a connector pipeline of RLlib."""
     require_package("tree")

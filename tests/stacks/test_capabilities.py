@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from gymnasium import wrappers
@@ -152,6 +153,7 @@ class Processor:
 @pytest.mark.parametrize(
     ("library", "base", "hint"),
     [
+        ("envpool.python.envpool:EnvPoolMixin", Several, "create it by envpool.make_gymnasium"),
         ("brax.envs.base:Env", Several, "from outside: torchrl.envs.BraxWrapper(env)"),
         ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "needs samples"),
         (
@@ -176,13 +178,63 @@ def test_objects_of_other_libraries_are_refused_with_the_next_step(
     assert hint in str(error.value.hint)
 
 
-def test_env_of_envpool_is_refused_also_inside_wrappers() -> None:
-    mixin = type("EnvPoolMixin", (), {"__module__": "envpool.python.envpool"})
-    pool = type("CartPoleGymnasiumEnvPool", (mixin, gym.Env), {})()
-    for env in (pool, gym.wrappers.RecordEpisodeStatistics(pool)):
-        with pytest.raises(ArgumentError, match="CartPoleGymnasiumEnvPool of envpool") as error:
+class EnvPoolMixin:
+    """What identifies an env of envpool."""
+
+    def __init__(self, size: int = 2) -> None:
+        self.config = {"num_envs": 2, "batch_size": size, "seed": 42, "stack_num": 4}
+
+
+EnvPoolMixin.__module__ = "envpool.python.envpool"
+
+
+class Pool(EnvPoolMixin, gym.vector.VectorEnv[Any, Any, Any]):
+    """Two envs, with the spaces of one, as envpool declares them."""
+
+    def __init__(self, size: int = 2) -> None:
+        super().__init__(size)
+        self.num_envs = 2
+        self.metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+        self.observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(3)
+        self.single_observation_space, self.single_action_space = (
+            self.observation_space,
+            self.action_space,
+        )
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        assert seed is None
+        return self._observe(0), {}
+
+    def _observe(self, action: Any) -> Any:
+        return np.zeros((2, 2), np.float32) + np.reshape(action, (-1, 1)).astype(np.float32)
+
+    def step(self, actions: Any) -> Any:
+        flags = np.zeros(2, bool)
+        return self._observe(actions), np.ones(2), flags, flags, {}
+
+
+@pytest.mark.filterwarnings("ignore:.*batched single observation space:UserWarning")
+def test_env_of_envpool_shows_its_settings_and_the_wrappers_around_it() -> None:
+    env = gym.wrappers.vector.TransformObservation(Pool(), lambda value: value / 2)
+    stack = tdx.open_stack(env)
+    assert [stage.name for stage in stack.stages] == ["TransformObservation"]
+    report = tdx.check(stack, seed=0, steps=8)
+    assert not report.findings
+    (note,) = stack.notes
+    assert note.endswith("whose stages are not shown; a reset keeps its seed: seed=42, stack_num=4")
+    assert tdx.check_contract(env, tdx.freeze(env)).verdict == "same"
+
+
+def test_other_envs_of_envpool_are_refused_also_inside_wrappers() -> None:
+    pool = Pool(size=1)
+    for env in (pool, gym.wrappers.vector.RecordEpisodeStatistics(pool)):
+        with pytest.raises(ArgumentError, match="batches do not have all envs"):
             tdx.open_stack(env)
-        assert "gymnasium.make_vec" in str(error.value.hint)
+    old = type("OldPool", (EnvPoolMixin, gym.Env), {})()
+    with pytest.raises(ArgumentError) as error:
+        tdx.open_stack(old)
+    assert "update envpool" in str(error.value.hint)
 
 
 class Custom(tdx.Transform):

@@ -174,7 +174,9 @@ def test_entries_of_a_dict_are_selected() -> None:
     assert found.is_equal, proofs(found)
 
 
-@pytest.mark.parametrize("library", ["gymnasium", "stable_baselines3", "torchrl"])
+@pytest.mark.parametrize(
+    "library", ["gymnasium", "stable_baselines3", "torchrl", "tianshou", "pufferlib"]
+)
 def test_page_has_the_table_of_counterparts(library: str) -> None:
     """``print(format_table(library))`` writes the table."""
     assert format_table(library) in (ROOT / "docs/stacks-import.md").read_text()

@@ -13,6 +13,7 @@ from gymnasium import spaces
 import tdx
 from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
+from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
 from tests.programs import require_package
 
@@ -180,3 +181,44 @@ def test_aec_env_is_refused_with_the_conversion(make: Callable[..., Any]) -> Non
 def test_policy_that_cannot_be_called_is_an_error(make: Callable[..., Any]) -> None:
     with pytest.raises(ArgumentError, match="must be callable"):
         open_stack(make()).driver(3)
+
+
+def test_import_says_why_there_is_no_pipeline(make: Callable[..., Any]) -> None:
+    with pytest.raises(ArgumentError, match="cannot name its env") as error:
+        import_stack(lambda: open_stack(make()))
+    assert "EnvBase" in str(error.value.hint)
+
+
+def test_wrappers_around_an_aec_env_that_was_a_parallel_env_are_stages(
+    make: Callable[..., Any],
+) -> None:
+    require_package("supersuit")
+    import supersuit
+
+    def wrapped(high: float) -> Any:
+        stacked = supersuit.frame_stack_v1(make(), 2)
+        return supersuit.clip_reward_v0(stacked, lower_bound=-1, upper_bound=high)
+
+    stack = open_stack(wrapped(1))
+    names = ["Scale", "FrameStackModifier", "aec_reward_lambda"]
+    assert [stage.name for stage in stack.stages] == names
+    assert not stack.hidden
+    contract = tdx.freeze(wrapped(1), steps=6, compare=["observation", "reward"])
+    assert tdx.check_contract(wrapped(1), contract).verdict == "same"
+    assert tdx.check_contract(wrapped(0.5), contract).verdict == "different"
+
+
+@pytest.mark.parametrize("base", ["gymnasium", "stable_baselines3"])
+def test_vector_env_of_agents_is_refused_with_the_parallel_env(
+    make: Callable[..., Any], base: str
+) -> None:
+    require_package("supersuit")
+    import supersuit
+
+    vector = supersuit.pettingzoo_env_to_vec_env_v1(supersuit.black_death_v3(make()))
+    with pytest.raises(ArgumentError) as error:
+        open_stack(vector)
+    assert ".par_env" in str(error.value.hint)
+    with pytest.raises(ArgumentError, match="ConcatVecEnv is not supported") as error:
+        open_stack(supersuit.concat_vec_envs_v1(vector, 2, base_class=base))
+    assert "pass the PettingZoo parallel env" in str(error.value.hint)

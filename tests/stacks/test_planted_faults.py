@@ -66,9 +66,11 @@ RECIPES = {
     "Sequential": Recipe(stacks.sequential, 1, _NO_EPISODES, has_samples=True),
     "Compose": Recipe(stacks.compose, 1, _NO_EPISODES, has_samples=True),
     "PettingZoo": Recipe(stacks.parallel, 1, _NO_EPISODES),
+    "Tianshou": _gym(stacks.tianshou, "CartPole-v1", 6),
+    "PufferLib": _gym(stacks.puffer, "CartPole-v1", 6),
     "RLlib": _gym(stacks.rllib, "Pendulum-v1", 1, _NO_EPISODES),
 }
-_PACKAGES = {"PettingZoo", "RLlib"}
+_PACKAGES = {"PettingZoo", "PufferLib", "RLlib", "Tianshou"}
 """Stacks of libraries that the extra ``test`` does not install."""
 
 

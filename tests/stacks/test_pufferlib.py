@@ -12,6 +12,7 @@ import pytest
 import tdx
 from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
+from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
 from tests.programs import require_package
 
@@ -110,3 +111,23 @@ def test_contract_is_kept_by_itself_and_finds_another_limit(make: Callable[..., 
 def test_policy_that_cannot_be_called_is_an_error(make: Callable[..., Any]) -> None:
     with pytest.raises(ArgumentError, match="must be callable"):
         open_stack(make()).driver(3)
+
+
+def test_wrappers_in_the_sub_envs_become_a_pipeline_with_equal_values(puffer: Any) -> None:
+    def create() -> Any:
+        env = gymnasium.make("CartPole-v1", max_episode_steps=LIMIT)
+        return gymnasium.wrappers.FrameStackObservation(env, 3)
+
+    def emulated(**_: Any) -> Any:
+        return puffer.emulation.GymnasiumPufferEnv(env_creator=create)
+
+    converted = import_stack(
+        lambda: open_stack(puffer.vector.make(emulated, num_envs=2, backend=puffer.vector.Serial)),
+        steps=2 * LIMIT,
+    )
+    assert [stage.name for stage in converted.pipeline.transforms] == [
+        *("UnsqueezeTransform", "CatFrames")
+    ]
+    assert converted.pipeline.env.num_envs == 2
+    assert converted.is_equal
+    assert not converted.missing

@@ -13,7 +13,9 @@ import torch
 import tdx
 from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
+from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
+from tdx.stacks.conversion import Convertible, Missing
 from tests.programs import require_package
 
 pytestmark = pytest.mark.programs
@@ -145,3 +147,41 @@ def test_asynchronous_vector_env_is_refused(envs: Any) -> None:
     env = envs.DummyVectorEnv([sub_env, sub_env], wait_num=1)
     with pytest.raises(ArgumentError, match="asynchronously is not supported"):
         open_stack(env)
+
+
+def test_wrappers_become_a_pipeline_with_equal_values(envs: Any) -> None:
+    def stacked() -> Any:
+        return gymnasium.wrappers.FrameStackObservation(sub_env(), 3)
+
+    def create() -> Any:
+        env = envs.VectorEnvNormObs(envs.DummyVectorEnv([stacked] * 2), update_obs_rms=False)
+        env.obs_rms.mean, env.obs_rms.var = np.full((3, 4), 0.2), np.full((3, 4), 0.5)
+        return open_stack(env)
+
+    converted = import_stack(create, steps=2 * LIMIT)
+    assert [stage.name for stage in converted.pipeline.transforms] == [
+        *("UnsqueezeTransform", "CatFrames"),
+        *("ObservationNorm", "RewardClipping"),
+    ]
+    assert converted.pipeline.env.num_envs == 2
+    assert converted.is_equal
+    assert not converted.missing
+    assert converted.comparisons[0].last == 5
+
+
+def test_moving_statistics_are_not_converted(make: Callable[[], Any]) -> None:
+    result = open_stack(make())
+    assert isinstance(result, Convertible)
+    last = result.convert().stages[-1].result
+    assert isinstance(last, Missing)
+    assert "update_obs_rms = False" in last.advice
+
+
+def test_spaces_of_the_vector_env_are_those_of_its_wrapped_sub_envs(envs: Any) -> None:
+    def stacked() -> Any:
+        return gymnasium.wrappers.FrameStackObservation(sub_env(), 3)
+
+    stack = open_stack(envs.VectorEnvNormObs(envs.DummyVectorEnv([stacked] * 2)))
+    for specs in stack.specs()[-2:]:
+        assert specs.output_spec["full_observation_spec", "observation"].shape == (2, 3, 4)
+    assert not tdx.check(stack, seed=0, steps=6).findings

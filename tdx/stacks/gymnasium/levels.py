@@ -61,8 +61,8 @@ class Level:
     @property
     def env_name(self) -> str:
         """Id of the env inside, or the class name."""
-        spec = getattr(self.owner, "spec", None)
-        return str(spec.id) if spec is not None else self.name
+        name = getattr(getattr(self.owner, "spec", None), "id", None)
+        return self.name if name is None else str(name)
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -337,4 +337,4 @@ def is_registered(level: Level) -> bool:
     """Return True for an env that an id creates and that is no wrapper."""
     owner = level.owner
     is_env = isinstance(owner, gymnasium.Env) and not isinstance(owner, gymnasium.Wrapper)
-    return is_env and owner.spec is not None
+    return is_env and hasattr(owner.spec, "id")

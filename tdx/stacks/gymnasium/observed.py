@@ -19,6 +19,7 @@ from tdx.core.meter import Lane
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
 from tdx.stacks.gymnasium.building import build_batch, build_info, build_value
+from tdx.stacks.gymnasium.inner_preprocessing import is_envpool
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, Level
 from tdx.stacks.gymnasium.snapshots import (
     action_entries,
@@ -201,7 +202,8 @@ class WrapperLevels(NestedLevels):
         while index + 1 in self._levels and self._is_watcher(self._levels[index + 1], base):
             index += 1
         for row, owner in enumerate(self._levels[index].owners):
-            owner.reset(seed=seed + row)
+            # An env of envpool warns that it ignores the seed.
+            owner.reset(seed=None if is_envpool(owner) else seed + row)
 
     @staticmethod
     def _is_watcher(level: Level, base: Level) -> bool:

@@ -9,13 +9,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
-from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
+from tdx.foundation.errors import EnvError, get_first_line
 from tdx.foundation.patches import Patches
-from tdx.stacks.gymnasium.atari_vector import describe_preprocessing, preprocessing_arguments
+from tdx.stacks.gymnasium.inner_preprocessing import (
+    check_envpool,
+    describe_preprocessing,
+    is_envpool,
+    preprocessing_arguments,
+)
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
@@ -26,6 +33,7 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
+from tdx.stacks.kinds import unsupported_error
 from tdx.stacks.observe import timed_levels
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
@@ -34,8 +42,6 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.stacks.conversion import ConvertedStack
     from tdx.stacks.gymnasium.converted import GymnasiumReference
-
-_ENVPOOL = ("envpool.python.envpool", "EnvPoolMixin")
 
 
 class GymnasiumStack(LevelStack):
@@ -49,7 +55,8 @@ class GymnasiumStack(LevelStack):
         notes: What to know about the stages, each a sentence.
 
     Raises:
-        ArgumentError: The env inside is one of envpool.
+        ArgumentError: The env inside is one of envpool that is no synchronous vector env, or a
+            vector env that does not declare the spaces of its envs.
 
     Example:
         >>> import gymnasium
@@ -64,12 +71,9 @@ class GymnasiumStack(LevelStack):
 
     def __init__(self, target: Any, notes: tuple[str, ...] = ()) -> None:
         core = core_of(target)
-        if any((kind.__module__, kind.__name__) == _ENVPOOL for kind in type(core).__mro__):
-            raise ArgumentError(
-                f"the env {type(core).__name__} of envpool is not supported: it skips, resizes and "
-                "stacks frames in C++, and sends and receives batches of envs",
-                hint="open the same env in a vector env of Gymnasium: gymnasium.make_vec(...)",
-            )
+        check_envpool(core)
+        if isinstance(core, VectorEnv) and not hasattr(core, "single_observation_space"):
+            raise unsupported_error(core)
         super().__init__(target, list_levels(target))
         self._notes = notes
 
@@ -129,6 +133,18 @@ class GymnasiumStack(LevelStack):
                 yield GymnasiumStack(self.target if outer else rebuilt, (note,))
         finally:
             rebuilt.close()
+
+    @property
+    def sampled_space(self) -> Space[Any]:
+        """Space of random actions; envpool declares that of one of its envs."""
+        if not is_envpool(core_of(self.target)):
+            return super().sampled_space
+        return self._batched_space
+
+    @cached_property
+    def _batched_space(self) -> Space[Any]:
+        outer = self.levels[-1]
+        return batch_space(outer.action_space, outer.num_envs or 1)
 
     def driver(self, policy: Any = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
@@ -196,6 +212,8 @@ class GymnasiumDriver(LevelDriver):
     def _reset(self, seed: int | None) -> Any:
         env, ended = self._stack.target, self._ended
         self._ended = None
+        if is_envpool(core_of(env)):
+            seed = None  # It would warn that it ignores it.
         result = env.reset(seed=seed) if ended is None else env.reset(options={"reset_mask": ended})
         return self._check_result(result, "reset", "observation, info")[0]
 

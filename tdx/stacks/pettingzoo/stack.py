@@ -18,6 +18,7 @@ from gymnasium import Space, spaces
 
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey
+from tdx.stacks.conversion import Missing
 from tdx.stacks.gymnasium.building import build_action, build_value
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level
@@ -29,8 +30,17 @@ from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import StageInfo
 
 _PARTS = "observations, rewards, terminations, truncations, infos"
+_TO_AEC = "parallel_to_aec_wrapper"
+"""Class of PettingZoo that makes an AEC env of a parallel one."""
+_THIN = ("OrderEnforcingWrapper", _TO_AEC)
+"""AEC wrappers that change no values."""
 _MODIFIER = "modifier_class"
 """Attribute and argument of SuperSuit's wrapper: the class that changes the values of one agent."""
+
+
+def _modified_name(owner: object) -> str:
+    modifier = attributes_of(owner).get(_MODIFIER)
+    return str(getattr(modifier, "__name__", type(owner).__name__))
 
 
 def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
@@ -60,9 +70,14 @@ class ParallelLevel(Level):
 
     @property
     def name(self) -> str:
-        """Class name; of a wrapper of SuperSuit that of what it does to each agent."""
-        modifier = attributes_of(self.owner).get(_MODIFIER)
-        return str(getattr(modifier, "__name__", type(self.owner).__name__))
+        """Class name; of a wrapper of SuperSuit that of what it does to each agent.
+
+        A level that steps the agents of an AEC env one by one has the names of its wrappers.
+        """
+        if self.index >= 0 and "aec_env" in attributes_of(self.owner):
+            wrappers = map(_modified_name, _aec_wrappers(self.owner))
+            return ", ".join(name for name in wrappers if name not in _THIN)
+        return _modified_name(self.owner)
 
     @property
     def env_name(self) -> str:
@@ -126,10 +141,7 @@ def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
         ArgumentError: The env does not declare its agents or their spaces.
     """
     owners = [env]
-    while "env" in attributes_of(owners[-1]) and len(owners) <= MAX_LEVELS:
-        inner = attributes_of(owners[-1])["env"]
-        if not hasattr(inner, "possible_agents"):
-            break
+    while len(owners) <= MAX_LEVELS and (inner := _inner_env(owners[-1])) is not None:
         owners.append(inner)
     try:
         agents = tuple(env.possible_agents)
@@ -147,6 +159,33 @@ def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
             hint="define possible_agents, observation_space(agent) and action_space(agent)",
         ) from error
     return tuple(replace(level, is_folded=(is_folded[0], is_folded[1])) for level in levels)
+
+
+def _inner_env(owner: object) -> Any:
+    """Return the parallel env that a wrapper steps; ``None`` for the env inside.
+
+    Some wrappers of SuperSuit convert a parallel env to an AEC env, wrap that, and convert it back.
+    """
+    inner = attributes_of(owner).get("env")
+    if "aec_env" in attributes_of(owner):
+        converted = _aec_wrappers(owner)
+        is_converted = converted and type(converted[-1]).__name__ == _TO_AEC
+        inner = attributes_of(converted[-1]).get("env") if is_converted else None
+    return inner if hasattr(inner, "possible_agents") else None
+
+
+def _aec_wrappers(owner: object) -> list[object]:
+    """Return the wrappers of an AEC env that a parallel env steps, outermost first.
+
+    The last one is the conversion of a parallel env, or the AEC env inside.
+    """
+    wrappers = [attributes_of(owner)["aec_env"]]
+    while len(wrappers) <= MAX_LEVELS and type(wrappers[-1]).__name__ != _TO_AEC:
+        inner = attributes_of(wrappers[-1]).get("env")
+        if not hasattr(inner, "agent_iter"):
+            break
+        wrappers.append(inner)
+    return wrappers
 
 
 class ParallelLevels(WrapperLevels):
@@ -236,6 +275,10 @@ class PettingZooStack(LevelStack):
     kind = "pettingzoo"
     done_keys = ("done", *FLAGS)
     level_type = ParallelLevels
+    no_pipeline = Missing(
+        "a pipeline cannot name its env, whose agents act in one step",
+        "write an EnvBase with the agents in a group, and its wrappers as transforms of the group",
+    )
 
     def __init__(self, target: Any) -> None:
         levels = list_levels(target)
@@ -248,9 +291,10 @@ class PettingZooStack(LevelStack):
         """See :class:`~tdx.stacks.Stack`."""
         owner = self.levels[0].owner
         if "aec_env" in attributes_of(owner):
+            names = [_modified_name(wrapper) for wrapper in _aec_wrappers(owner)[:-1]]
             return (
                 f"{type(owner).__name__} steps the agents of an AEC env one by one, whose wrappers "
-                "are not shown",
+                f"are not shown: {', '.join(names)}",
             )
         return ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
@@ -17,6 +17,11 @@ from tdx.stacks.observe import Method, Slot
 from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sources import attributes_of
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.sb3.converted import VecEnvReference
 
 _PARTS = "observations, rewards, terminals, truncations, infos"
 
@@ -113,6 +118,33 @@ class PufferStack(LevelStack):
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps; the vector env keeps only buffers."""
         return super().level_state(level) if level.in_rows else {}
+
+    def convert(self) -> ConvertedStack:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import convert_vector_levels
+
+        has_sub_envs = "envs" in attributes_of(self.target)
+        # A Serial resets a sub-env in the step after the end of its episode.
+        return convert_vector_levels(
+            self.levels,
+            "pufferlib.vector.Serial",
+            has_sub_envs=has_sub_envs,
+            observes_vector=False,
+        )
+
+    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
+        from tdx.stacks.sb3.converted import VecEnvReference
+
+        return VecEnvReference(VecEnvAdapter(self.levels[last + 1]), key, seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
+        from tdx.stacks.sb3.converted import wrap_adapter
+
+        return wrap_adapter(VecEnvAdapter(self.levels[last + 1]), key)
 
     def driver(self, policy: Any = None) -> PufferDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""

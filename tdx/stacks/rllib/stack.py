@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.foundation.patches import Patches
+from tdx.stacks.conversion import Missing
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
@@ -263,6 +264,10 @@ class ConnectorStack(SampleStack):
     """
 
     kind = "rllib"
+    no_pipeline = Missing(
+        "a connector changes episodes, a transform of tdx the entries of a step",
+        "convert the env with its wrappers, and add the transforms that do what the connectors do",
+    )
 
     def __init__(self, target: Any) -> None:
         runner = target if not hasattr(target, "env_runner") else target.env_runner

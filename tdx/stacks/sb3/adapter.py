@@ -12,7 +12,8 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from tdx.envs.gym.autoreset import AutoresetMode
-from tdx.stacks.sb3.levels import VecLevel, close_vec_env
+from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.sb3.levels import close_vec_env
 
 
 class VecEnvAdapter(VectorEnv[Any, Any, Any]):
@@ -24,6 +25,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
     Args:
         level: A level of a stack, also one in the sub-envs.
         name: Name of the env. ``None``: that of its class.
+        stepped: Object with the methods of a VecEnv that steps the level. ``None``: its owner.
 
     Attributes:
         infos: Infos of the last step.
@@ -38,8 +40,8 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         torch.Size([2, 3, 1])
     """
 
-    def __init__(self, level: VecLevel, name: str | None = None) -> None:
-        self.vec_env: Any = level.owner
+    def __init__(self, level: Level, name: str | None = None, stepped: Any = None) -> None:
+        self.vec_env: Any = level.owner if stepped is None else stepped
         if level.in_rows:
             self.vec_env = SteppedRows(level.owners, level.observation_space)
         self.num_envs = self.vec_env.num_envs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,34 +39,49 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     Raises:
         ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
     """
-    rows = [level for level in levels[1:] if level.in_rows]
-    vec_levels = [level for level in levels if isinstance(level, VecLevel) and not level.in_rows]
+    return convert_vector_levels(
+        levels, "DummyVecEnv", has_sub_envs=bool(sub_envs(levels[0].owner))
+    )
+
+
+def convert_vector_levels(
+    levels: Sequence[Level], local: str, *, has_sub_envs: bool, observes_vector: bool = True
+) -> ConvertedStack:
+    """Find the counterparts of the wrappers in and around a vector env of any library.
+
+    Args:
+        levels: Levels of the stack, the env inside first.
+        local: Class of the library that has its sub-envs in this process.
+        has_sub_envs: True if the vector env inside has them in this process.
+        observes_vector: False if the vector env cannot be compared, but only its sub-envs.
+
+    Raises:
+        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
+    """
     if not levels[0].in_rows:
         core = levels[0].owner
-        if sub_envs(core):
+        if has_sub_envs:
             raise ArgumentError(
                 "the sub-envs have different wrappers",
                 hint="import each of them as an env of its own",
             )
         raise ArgumentError(
             f"the sub-envs of {type(core).__name__} cannot be read",
-            hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
+            hint=f"use a {local} of equal envs in the function; `batching: parallel` in the "
             "file runs them in processes",
         )
+    rows = [level for level in levels[1:] if level.in_rows]
     converted, place = convert_wrappers(levels[0].owner, rows)
-    of_vec_env = Counterpart(comment="num_envs of the env", observable=True)
+    of_vec_env = Counterpart(comment="num_envs of the env", observable=observes_vector)
+    core, *outer = (level for level in levels if not level.in_rows)
     stages = convert_stages(
-        (
-            (level.info(), of_vec_env, None, level.observation_space)
-            if level.inside is None
-            else (
-                level.info(),
-                level.owner,
-                level.inside.observation_space,
-                level.observation_space,
-            )
-            for level in vec_levels
-        ),
+        [
+            (core.info(), of_vec_env, None, core.observation_space),
+            *(
+                (level.info(), level.owner, below.observation_space, level.observation_space)
+                for below, level in pairwise([core, *outer])
+            ),
+        ],
         place,
     )
     env = replace(converted.env, num_envs=levels[0].num_envs)
@@ -83,17 +99,18 @@ class VecEnvReference:
     """A VecEnv whose values are entries ``[N, ...]``, as those of tdx.
 
     Args:
-        level: Its outermost level.
+        env: The VecEnv.
         key: Key of the observation, if it has a single entry.
         seed: Seed of the random actions.
     """
 
-    def __init__(self, level: VecLevel, key: str | None, seed: int) -> None:
-        self._env, self._key = VecEnvAdapter(level), key
+    def __init__(self, env: VecEnvAdapter, key: str | None, seed: int) -> None:
+        self._env, self._key = env, key
+        observed, acted = env.single_observation_space, env.single_action_space
         options = CodecOptions(self._env.num_envs, categorical=False, remap_state=True)
-        self._observe = codec_of(level.observation_space, options).encode
-        self._observe_one = codec_of(level.observation_space, replace(options, rows=None)).encode
-        self._encode_action = codec_of(level.action_space, options).encode
+        self._observe = codec_of(observed, options).encode
+        self._observe_one = codec_of(observed, replace(options, rows=None)).encode
+        self._encode_action = codec_of(acted, options).encode
         self._env.action_space.seed(seed)
         self._current: Any = None
 
@@ -149,12 +166,11 @@ def _column(values: object, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
 
 
-def wrap_level(level: VecLevel, key: str | None) -> EnvBase:
-    """Return a VecEnv up to a level as one env of tdx, with batch size ``[N]``.
+def wrap_adapter(env: VecEnvAdapter, key: str | None) -> EnvBase:
+    """Return a VecEnv as one env of tdx, with batch size ``[N]``.
 
     Args:
-        level: Its outermost level.
+        env: The VecEnv.
         key: Key of the observation, if it has a single entry.
     """
-    env = GymWrapper(VecEnvAdapter(level))
-    return with_observation_key(env, root_key(level.observation_space), key)
+    return with_observation_key(GymWrapper(env), root_key(env.single_observation_space), key)

@@ -15,10 +15,12 @@ from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
+from tdx.stacks.kinds import unsupported_error
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
+    core_of,
     list_hidden,
     list_levels,
     list_notes,
@@ -91,7 +93,7 @@ class StableBaselines3Stack(LevelStack):
         target: The outermost VecEnv, or an algorithm that has one.
 
     Raises:
-        ArgumentError: The algorithm has no env.
+        ArgumentError: The algorithm has no env, or the env inside the wrappers is no VecEnv.
 
     Example:
         >>> from stable_baselines3.common.env_util import make_vec_env
@@ -113,6 +115,11 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
+        from stable_baselines3.common.vec_env import VecEnv
+
+        core = core_of(env)
+        if not isinstance(core, VecEnv):
+            raise unsupported_error(core)
         super().__init__(env, list_levels(env))
 
     @cached_property
@@ -156,15 +163,17 @@ class StableBaselines3Stack(LevelStack):
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import VecEnvReference, level_at
 
-        return VecEnvReference(level_at(self.levels, last), key, seed)
+        return VecEnvReference(VecEnvAdapter(level_at(self.levels, last)), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import level_at, wrap_level
+        from tdx.stacks.sb3.adapter import VecEnvAdapter
+        from tdx.stacks.sb3.converted import level_at, wrap_adapter
 
-        return wrap_level(level_at(self.levels, last), key)
+        return wrap_adapter(VecEnvAdapter(level_at(self.levels, last)), key)
 
 
 class VecEnvDriver(LevelDriver):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
@@ -29,6 +29,11 @@ from tdx.stacks.observe.levels import Original, RowEntries, Wrap
 from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sources import attributes_of
 
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.sb3.converted import VecEnvReference
+
 _PARTS = "observations, rewards, terminated, truncated, infos"
 
 
@@ -37,7 +42,8 @@ class TianshouLevel(Level):
     """A level of a stack of Tianshou.
 
     Args:
-        inside: The level inside, of a wrapper of a vector env.
+        inside: The level inside, of a wrapper of a vector env; of a ``DummyVectorEnv`` the last
+            one in the sub-envs, if they are shown.
     """
 
     inside: TianshouLevel | None = None
@@ -53,8 +59,8 @@ class TianshouLevel(Level):
     def observation_space(self) -> Space[Any]:
         """Space of the observations of one env.
 
-        A wrapper of a vector env has no space of its own: ``observation_space`` is that of the
-        sub-envs, also where the wrapper normalizes.
+        A vector env and its wrappers have no spaces of their own: ``observation_space`` is that of
+        the ``unwrapped`` sub-envs, also where a wrapper inside or outside changes it.
         """
         if self.inside is None:
             declared: Any = self.owner.observation_space
@@ -70,6 +76,8 @@ class TianshouLevel(Level):
     @property
     def action_space(self) -> Space[Any]:
         """Space of the actions of one env."""
+        if self.inside is not None:
+            return self.inside.action_space
         declared: Any = self.owner.action_space
         own: Space[Any] = declared if self.in_rows else declared[0]
         return own
@@ -94,7 +102,7 @@ def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
     owners = list_owners(sub_envs, env, outer)
     levels: list[TianshouLevel] = []
     for index, (parts, in_rows) in enumerate(owners, start=-1):
-        inside = None if in_rows or parts[0] is env else levels[-1]
+        inside = None if in_rows or not levels else levels[-1]
         levels.append(TianshouLevel(index, parts, env.env_num, in_rows, inside))
     return tuple(levels)
 
@@ -286,6 +294,26 @@ class TianshouStack(LevelStack):
         owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
         with Patches([(owner, "update_obs_rms", False) for owner in owners]):
             yield
+
+    def convert(self) -> ConvertedStack:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.tianshou.converted import convert_levels
+
+        return convert_levels(self.levels)
+
+    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import VecEnvReference
+        from tdx.stacks.tianshou.converted import adapter_of
+
+        return VecEnvReference(adapter_of(self.levels[last + 1]), key, seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import wrap_adapter
+        from tdx.stacks.tianshou.converted import adapter_of
+
+        return wrap_adapter(adapter_of(self.levels[last + 1]), key)
 
     def driver(self, policy: Any = None) -> TianshouDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
