@@ -1526,7 +1526,9 @@ def next_root_by_selection(device: torch.device) -> Any:
 
 @snippet
 def action_of_a_categorical_distribution(device: torch.device) -> Any:
-    policy = torch.distributions.Categorical(logits=torch.zeros(2, 3, device=device))  # wait
+    policy = torch.distributions.Categorical(  # wait
+        logits=torch.zeros(2, 3, device=device), validate_args=True
+    )
     return tuple(policy.sample().shape)  # wait
 
 

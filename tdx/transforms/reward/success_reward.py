@@ -87,14 +87,16 @@ class SuccessReward(Transform):
     def _map_spec(self, spec: Any) -> Any:
         return spec
 
-    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+    def transform_reward_spec(self, reward_spec: Any) -> Any:
         """Return the reward spec with the reward of this transform.
 
         Raises:
             SpecError: Without an env, the spec has no such reward, whose shape would be kept.
         """
         (key,) = self.out_keys
-        like = reward_spec.get(key, None) if self._success is None else self._success
+        is_lone = not isinstance(reward_spec, Composite)
+        known = reward_spec if is_lone else reward_spec.get(key, None)
+        like = known if self._success is None else self._success
         if like is None:
             raise SpecError(
                 "the shape of the reward is not known without an env",
@@ -104,7 +106,7 @@ class SuccessReward(Transform):
         low, high = sorted((0.0, self.scale))
         dtype = torch.get_default_dtype()
         written = Bounded(low, high, shape=like.shape, device=like.device, dtype=dtype)
-        return with_entries(reward_spec, {key: written})
+        return written if is_lone else with_entries(reward_spec, {key: written})
 
     def __repr__(self) -> str:
         return f"SuccessReward({self.in_keys[0]!r}, {self.out_keys[0]!r}, scale={self.scale})"

@@ -193,7 +193,7 @@ class Doubled(rl.RewardScaling):  # type: ignore[misc]
         (lambda: rl.TrajCounter(), "TrajCounter is not converted"),
         (lambda: rl.TerminateTransform(bool), "its function is Python code"),
         (lambda: rl.gSDENoise(shape=(1,)), "gSDENoise is not converted"),
-        (lambda: rl.MultiAction(), "tdx has no MultiAction"),
+        (lambda: rl.MultiAction(), "MultiAction is not converted"),
         (lambda: Doubled(0.0, 2.0), "it is a class of its own"),
         (lambda: rl.ObservationNorm(in_keys=["observation"]), "it has no statistics yet"),
         (lambda: rl.NoopResetEnv(3), "it steps random actions"),
