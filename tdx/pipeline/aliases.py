@@ -55,6 +55,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "VecTransposeImage": ("PermuteTransform", "ToTensorImage"),
     "VecVideoRecorder": ("VideoRecorder",),
     "WarpFrame": ("GrayScale", "Resize"),
+    # Tianshou and PufferLib
+    "EpisodeStats": ("RewardSum", "StepCounter"),
+    "VectorEnvNormObs": ("VecNorm", "ObservationNorm"),
     # Training code and papers
     "ActionRepeat": ("FrameSkipTransform",),
     "ImageToPyTorch": ("ToTensorImage",),

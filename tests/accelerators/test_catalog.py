@@ -25,7 +25,7 @@ from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
 from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.transforms.contract.examples import EXAMPLES, made
 from tests.transforms.fixed_rollouts import assert_same
 
@@ -70,6 +70,7 @@ def test_host_does_not_wait_and_values_are_those_of_the_host(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
+@exhaustive
 def test_native_envs_and_their_masked_resets_do_not_wait(kind: type[NativeEnv]) -> None:
     def build() -> TransformedEnv:
         env = kind(batch_size=[4], max_episode_steps=3, device=None)  # type: ignore[call-arg]
@@ -82,6 +83,7 @@ def test_native_envs_and_their_masked_resets_do_not_wait(kind: type[NativeEnv]) 
 
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
+@exhaustive
 def test_all_episodes_of_native_envs_have_the_values_of_the_host(
     kind: type[NativeEnv], planned: bool
 ) -> None:

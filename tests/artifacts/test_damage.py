@@ -172,6 +172,7 @@ def damaged(source: Path, folder: Path, name: str, kind: str, seed: int) -> str 
     return "\n".join(f"{a}\n{b}" for a, b in changed if a != b)
 
 
+@exhaustive
 def test_damaged_numpy_is_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
     count = 0
     for number in range(len(STAGES)):

@@ -65,6 +65,7 @@ def test_the_artifact_verifies_itself_without_tdx(artifact: Path) -> None:
     assert result.stdout == "verified: 64 calls are within the stated bounds\n"
 
 
+@exhaustive
 def test_two_exports_are_equal(artifact: Path, tmp_path: Path) -> None:
     export_chain(pendulum(), "pt2", tmp_path / "chain")
     files = [

@@ -20,6 +20,7 @@ from tdx.foundation.errors import ChainError
 from tdx.stacks.checkpoints import read_checkpoint
 from tdx.stacks.checkpoints.steps import run
 from tdx.stacks.native import format_stages
+from tests.programs import exhaustive
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, STATE, Folder
 
 
@@ -38,6 +39,7 @@ def folder() -> Folder:
 
 
 @pytest.mark.parametrize(("state", "action"), [("MIN_MAX", "QUANTILES"), ("QUANTILES", "MIN_MAX")])
+@exhaustive
 def test_a_checkpoint_has_the_bits_of_its_processors(
     folder: Folder, state: str, action: str, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_a_checkpoint_has_the_bits_of_its_processors(
             assert result.dtype is torch.float32
 
 
+@exhaustive
 def test_an_artifact_of_a_checkpoint_agrees_with_its_contract(
     folder: Folder, tmp_path: Path
 ) -> None:
@@ -81,6 +84,7 @@ def test_an_artifact_of_a_checkpoint_agrees_with_its_contract(
     assert report.notes == ()
 
 
+@exhaustive
 def test_steps_without_counterpart_are_named_and_split_off(folder: Folder, tmp_path: Path) -> None:
     folder.insert(3, "tokenizer_processor")
     folder.before.append({"class": "my_robot.Gripper", "config": {}})
@@ -99,6 +103,7 @@ def test_steps_without_counterpart_are_named_and_split_off(folder: Folder, tmp_p
     assert names(result.left_out) == [*("tokenizer", "Gripper", "device", "unnormalizer")]
 
 
+@exhaustive
 def test_wrappers_up_to_one_without_counterpart(tmp_path: Path) -> None:
     env = wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 2)
     stack = tdx.open_stack(wrappers.ClipReward(wrappers.NormalizeObservation(env), -1.0, 1.0))
@@ -112,6 +117,7 @@ def test_wrappers_up_to_one_without_counterpart(tmp_path: Path) -> None:
     env.close()
 
 
+@exhaustive
 def test_several_envs_with_the_same_stages_become_one(tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
@@ -132,6 +138,7 @@ def test_several_envs_with_the_same_stages_become_one(tmp_path: Path) -> None:
     envs.close()
 
 
+@exhaustive
 def test_a_split_at_an_operator_of_the_form(tmp_path: Path) -> None:
     env = tdx.TransformedEnv(
         tdx.GymEnv("Pendulum-v1"),

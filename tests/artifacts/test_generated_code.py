@@ -23,7 +23,7 @@ from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import ChainFunctions, chain_functions
 from tdx.artifacts.verifier import Array, compare
 from tests.artifacts.random_chains import Vectors, draw, random_chain
-from tests.programs import require_program
+from tests.programs import exhaustive, require_program
 
 CHAINS = 50
 STEPS = int(os.environ.get("TDX_ARTIFACT_STEPS", "20000"))
@@ -144,6 +144,7 @@ def numpy_calls(chain: ChainFunctions) -> dict[str, Any]:
     return {function.name: wrap(function) for function in chain.functions}
 
 
+@exhaustive
 def test_generated_code_names_stages_shapes_and_keys_and_has_only_what_it_calls() -> None:
     stages = [
         tdx.ObservationNorm(0.5, 2.0, in_keys=["observation"]),

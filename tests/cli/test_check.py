@@ -148,6 +148,7 @@ def test_usage_errors_do_not_change_the_file(
     assert chain.read_text() == TEXT
 
 
+@exhaustive
 def test_diff_does_not_write_the_file(tdx: Tdx, golden: Golden, chain: Path) -> None:
     outcome = tdx("check", chain.name, *DIFF)
     assert outcome.code == ExitCode.FINDINGS
@@ -158,6 +159,7 @@ def test_diff_does_not_write_the_file(tdx: Tdx, golden: Golden, chain: Path) -> 
     assert [each["code"] for each in document["fixed"]["fixes"]] == ["TDX421", "TDX451"]
 
 
+@exhaustive
 def test_fix_keeps_comments(tdx: Tdx, chain: Path) -> None:
     outcome = tdx("check", chain.name, *FIX)
     assert outcome.code == 0, outcome.err
@@ -272,6 +274,7 @@ def test_sarif_conforms_to_the_schema(tdx: Tdx, chain: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no end"])
+@exhaustive
 def test_sarif_fixes_can_be_applied(tdx: Tdx, chain: Path, end: str) -> None:
     text = TEXT.replace("\n", end) if end else TEXT.rstrip("\n")
     chain.write_bytes(text.encode())

@@ -12,6 +12,7 @@ import pytest
 from tdx.foundation.container import Container
 from tdx.rollouts.dump.manifest import Manifest
 from tests.cli.conftest import assert_fits
+from tests.programs import exhaustive
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
@@ -85,6 +86,7 @@ def test_diff_of_several_files_is_one_patch(folder: Path, tdx: Tdx) -> None:
     assert "error: pipes/old/broken.yaml: " in outcome.err
 
 
+@exhaustive
 def test_fix_writes_every_file(folder: Path, tdx: Tdx) -> None:
     (folder / "second.yaml").write_text(CLIPPED)
     tdx("check", "pipes/clipped.yaml", "second.yaml", "--fix", "--unsafe-fixes")
@@ -101,6 +103,7 @@ def test_sarif_of_several_targets_is_one_run(folder: Path, tdx: Tdx) -> None:
     assert uris == {"pipes/clipped.yaml", "pipes/old/broken.yaml"}
 
 
+@exhaustive
 def test_contract_is_read_and_a_damaged_one_is_a_finding(folder: Path, tdx: Tdx) -> None:
     assert tdx("freeze", "Pendulum-v1", "-t", "RewardSum", "--out", "contract").code == 0
     outcome = tdx("check", "contract", "pipes/clean.yaml")

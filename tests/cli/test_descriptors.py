@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.stacks.descriptors.exports import mjlab_metadata, write_isaaclab, write_mjlab
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def test_check_against_a_contract(tdx: Tdx, tmp_path: Path, name: str, codes: li
         assert "the scale of 'base_ang_vel'" in note
 
 
+@exhaustive
 def test_a_contract_of_another_env_is_not_comparable(tdx: Tdx, tmp_path: Path) -> None:
     (tmp_path / "robot.py").write_text(ROBOT)
     contract = str(tmp_path / "contract")
@@ -181,6 +182,7 @@ def test_a_contract_of_another_env_is_not_comparable(tdx: Tdx, tmp_path: Path) -
     assert "not comparable" in result.err
 
 
+@exhaustive
 def test_a_contract_without_terms_and_joints_is_not_comparable(tdx: Tdx, tmp_path: Path) -> None:
     # A vector and actions of the sizes of the descriptor: all that such a contract knows.
     (tmp_path / "robot.py").write_text(ROBOT + VECTOR)

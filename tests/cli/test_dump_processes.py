@@ -103,6 +103,7 @@ def test_damaged_manifest_is_refused(dump: Path) -> None:
     assert_refused(run("show", "./dump"), 3, "is a dump of version 1", "record it again")
 
 
+@exhaustive
 def test_verify_reports_a_wrong_checksum(dump: Path) -> None:
     file = dump / "data" / "next" / "reward.memmap"
     data = bytearray(file.read_bytes())

@@ -81,6 +81,7 @@ def test_each_command_in_each_format(
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_replay_is_compared_with_the_dump(tdx: Tdx) -> None:
     """The kind of the difference is named, and a repetition of the chain has none."""
     chain = ("--t", "RewardScaling(0.0, 2.0)", "--t", "RewardSum")
@@ -168,6 +169,7 @@ def test_errors_are_one_line(tdx: Tdx, arguments: tuple[str, ...], message: str,
 
 
 @pytest.mark.usefixtures("folder")
+@exhaustive
 def test_diff_of_two_dumps_of_one_chain_explains_their_values(tdx: Tdx) -> None:
     pipeline = Pipeline.of("CartPole-v1", "StepCounter(max_steps=20)")
     record_dump(pipeline, "one", steps=1_100, seed=0)

@@ -19,7 +19,7 @@ from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
 from tdx.rollouts.dump.progress import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 from tests.rollouts.export_dumps import assert_same_dump, require_format
 from tests.rollouts.recordings import in_memory
 
@@ -76,6 +76,7 @@ def limit_files() -> None:
 
 
 @pytest.mark.parametrize("name", BACK)
+@sampled(3)
 def test_file_size_limit_removes_the_partial_export(folder: Path, name: str) -> None:
     require_format(name)
 

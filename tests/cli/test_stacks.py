@@ -207,6 +207,7 @@ def make():
 """
 
 
+@exhaustive
 def test_spec_and_check_of_a_torchrl_env(tdx: Tdx, folder: Path) -> None:
     (folder / "torchrl_envs.py").write_text(TORCHRL)
     env = ("--env", "torchrl_envs.py:make", "--allow-code")

@@ -44,6 +44,7 @@ def test_unencodable_characters_become_ascii(encoding: str) -> None:
     assert ">= 0" in completed.out
 
 
+@exhaustive
 def test_json_is_the_same_in_each_encoding(tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text("version: 1\nenv: Pendülum-v1\n", encoding="utf-8")
@@ -54,12 +55,14 @@ def test_json_is_the_same_in_each_encoding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("shell", "code"), [(">&-", 2), ("2>&-", 2), (">&- 2>&-", 2), ("<&-", 2)])
+@exhaustive
 def test_closed_streams_do_not_change_the_exit_code(shell: str, code: int) -> None:
     done = tdx("show", "transform", "NoSuch", shell=shell)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
 
 
+@exhaustive
 def test_closed_stdout_discards_the_result() -> None:
     done = tdx("list", "transforms", shell=">&-")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -86,6 +89,7 @@ def test_reader_of_help_that_exits_is_not_an_error() -> None:
 
 @on_a_full_disk
 @pytest.mark.parametrize("arguments", [("list", "transforms"), ("schema",), ("--help",)])
+@exhaustive
 def test_full_disk_is_a_one_line_error(arguments: tuple[str, ...]) -> None:
     done = tdx(*arguments, shell="> /dev/full")
     assert done.returncode == 3
@@ -97,6 +101,7 @@ def test_full_disk_is_a_one_line_error(arguments: tuple[str, ...]) -> None:
 
 @on_a_full_disk
 @pytest.mark.parametrize("unbuffered", ["", "1"])
+@exhaustive
 def test_unwritable_stderr_does_not_change_the_exit_code(
     unbuffered: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box
 import tdx
 from tdx.compare.arguments import changed_arguments, is_same_argument, plain_argument
 from tdx.contracts import load_contract, save_contract
+from tests.programs import exhaustive
 
 SIZE = 100
 
@@ -49,6 +50,7 @@ def limits(at: int | None = None, dtype: Any = np.float64) -> Any:
     return high
 
 
+@exhaustive
 def test_a_contract_reports_a_large_array_that_differs(tmp_path: Path) -> None:
     save_contract(tdx.freeze(Clip(Wide(), limits())), tmp_path / "contract")
     contract = load_contract(tmp_path / "contract")

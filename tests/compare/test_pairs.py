@@ -216,6 +216,7 @@ class LastFrames:
         return np.concatenate([self.frames[0], value])
 
 
+@exhaustive
 def test_objects_that_are_called_keep_what_they_had() -> None:
     class Stacked(gymnasium.ObservationWrapper[Array, Array, Array]):
         def __init__(self, env: gymnasium.Env[Array, Array]) -> None:

@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import tdx
 from tests.contracts import envs as made
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 
 
 class Counted(gym.Wrapper[Any, Any, Any, Any]):
@@ -168,6 +168,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("name", SPACES)
+@sampled(3)
 def test_spaces_are_replayed(name: str) -> None:
     def make() -> Any:
         return wrappers.OrderEnforcing(AnySpace(SPACES[name], SPACES[name]))
@@ -227,6 +228,7 @@ def clipped(limit: float) -> tdx.TransformedEnv:
     return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardClipping(-limit, limit))
 
 
+@exhaustive
 def test_stage_that_is_not_compared_and_differs_is_noted() -> None:
     contract = tdx.freeze(limited())
     shorter = tdx.check_contract(limited(50), contract)
@@ -242,6 +244,7 @@ def test_stage_that_is_not_compared_and_differs_is_noted() -> None:
     assert not tdx.check_contract(limited(), contract).notes
 
 
+@exhaustive
 def test_bounds_of_rewards_that_are_not_compared_are_noted() -> None:
     contract = tdx.freeze(clipped(1.0))
     report = tdx.check_contract(clipped(2.0), contract)
@@ -269,6 +272,7 @@ def clamped(limit: float) -> Any:
     )
 
 
+@exhaustive
 def test_function_that_changes_nothing_in_the_recorded_steps_is_noted() -> None:
     report = tdx.check_contract(clamped(50.0), tdx.freeze(clamped(100.0)))
     assert report.same
@@ -285,6 +289,7 @@ def rewarded(function: Callable[[Any], Any], name: str = "Pendulum-v1") -> Any:
     return wrappers.TransformReward(gym.make(name), function)
 
 
+@exhaustive
 def test_reward_functions_that_differ_are_noted() -> None:
     contract = tdx.freeze(rewarded(lambda reward: reward / 10))
     (note,) = tdx.check_contract(rewarded(lambda reward: reward), contract).notes
@@ -299,6 +304,7 @@ def test_reward_functions_that_differ_are_noted() -> None:
     assert "TransformReward) changed nothing in the recorded steps" in note
 
 
+@exhaustive
 def test_rounding_of_a_mean_near_zero_is_no_difference() -> None:
     def shifted(size: float) -> Any:
         env = made.gym_normalized()
@@ -310,6 +316,7 @@ def test_rounding_of_a_mean_near_zero_is_no_difference() -> None:
     assert not tdx.check_contract(shifted(1e-4), contract).same
 
 
+@exhaustive
 def test_arguments_of_rewards_count_where_rewards_are_compared() -> None:
     contract = tdx.freeze(limited(), compare=("observation", "reward"))
     (cause,) = tdx.check_contract(limited(gamma=0.5), contract).causes
@@ -318,12 +325,14 @@ def test_arguments_of_rewards_count_where_rewards_are_compared() -> None:
     assert tdx.check_contract(limited(gamma=0.5), tdx.freeze(limited())).same
 
 
+@exhaustive
 def test_reward_function_that_passes_rewards_on_is_a_stage() -> None:
     contract = tdx.freeze(rewarded(lambda reward: 2 * reward), compare=("reward",))
     (cause,) = tdx.check_contract(rewarded(lambda reward: reward), contract).causes
     assert (cause.stage, cause.kind) == (3, "scale")
 
 
+@exhaustive
 def test_reward_functions_of_a_chain_are_noted() -> None:
     def scaled(factor: float) -> tdx.TransformedEnv:
         stage = tdx.UnaryTransform(["reward"], ["reward"], fn=lambda reward: factor * reward)
@@ -336,6 +345,7 @@ def test_reward_functions_of_a_chain_are_noted() -> None:
     assert "UnaryTransform) changed nothing in the recorded steps" in note
 
 
+@exhaustive
 def test_constant_reward_has_no_made_up_cause() -> None:
     contract = tdx.freeze(rewarded(lambda reward: 3 * reward, "CartPole-v1"), compare=("reward",))
     report = tdx.check_contract(rewarded(lambda reward: 2 * reward, "CartPole-v1"), contract)

@@ -73,6 +73,7 @@ def test_fewest_steps_show_the_same_difference(target: gymnasium.Env) -> None:
     assert (found.first.stage, found.first.kind) == (report.first.stage, report.first.kind)
 
 
+@exhaustive
 def test_fewest_rewards_that_show_a_scale() -> None:
     reference, target = (
         tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardScaling(0, scale))
@@ -221,6 +222,7 @@ def test_a_contract_of_one_sub_env_shows_the_difference(tmp_path: Path) -> None:
     assert corrected.same
 
 
+@exhaustive
 def test_a_target_that_agrees_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

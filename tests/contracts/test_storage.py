@@ -61,6 +61,7 @@ def test_pixels_are_packed_thumbnails_and_hashes(tmp_path: Path) -> None:
     assert tdx.check_contract(made.Mapped(made.Camera(96), lambda x: x // 2), read).same
 
 
+@exhaustive
 def test_existing_folder_is_kept(contract: tdx.Contract, folder: Path, tmp_path: Path) -> None:
     with pytest.raises(tdx.ArgumentError, match="already exists"):
         tdx.save_contract(contract, folder)

@@ -13,6 +13,7 @@ import pytest
 import tdx
 from tdx.compare.model import Part
 from tests.explanations.held_out import CASES, is_explained
+from tests.programs import sampled
 
 MISSED = {
     "gray levels binarized": "no kind is a threshold",
@@ -34,6 +35,7 @@ NAMES = CASES if os.environ.get("TDX_MUTATIONS") == "all" else SAMPLED
 
 @pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in MISSED])
+@sampled(3)
 def test_faults_of_real_stacks_are_explained(name: str) -> None:
     case = CASES[name]
     contract = tdx.freeze(case.reference(), compare=get_args(Part))

@@ -15,6 +15,7 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from gymnasium.wrappers.vector import NormalizeReward
 
 from tests.field.published import findings
+from tests.programs import exhaustive
 
 
 class OldNormalizeReward(gym.vector.VectorWrapper):
@@ -44,5 +45,6 @@ def test_rewards_of_resets_are_counted() -> None:
     assert findings(OldNormalizeReward(make())) == [("TDX410", 4, "OldNormalizeReward", "reward")]
 
 
+@exhaustive
 def test_current_wrapper_is_silent() -> None:
     assert findings(NormalizeReward(make())) == []

@@ -13,12 +13,14 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tests.field.published import findings
+from tests.programs import exhaustive
 
 
 def make() -> Any:
     return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
 
 
+@exhaustive
 def test_normalizer_that_starts_from_scratch_is_named() -> None:
     found = findings(VecNormalize(make()), evaluation=True)
     assert [each[:3] for each in found] == [
@@ -27,6 +29,7 @@ def test_normalizer_that_starts_from_scratch_is_named() -> None:
     ]
 
 
+@exhaustive
 def test_loaded_statistics_are_silent(tmp_path: Path) -> None:
     trained = VecNormalize(make())
     trained.reset()

@@ -28,5 +28,6 @@ def test_normalizer_that_learns_in_evaluation_is_named() -> None:
     assert findings(make()) == []
 
 
+@exhaustive
 def test_training_false_is_silent() -> None:
     assert findings(make(training=False), evaluation=True) == []

@@ -13,6 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from tests.field.published import findings
+from tests.programs import exhaustive
 
 
 def make() -> Any:
@@ -30,6 +31,7 @@ def load(env: Any, folder: Path) -> Any:
     return loaded
 
 
+@exhaustive
 def test_normalizer_inside_of_the_loaded_one_is_named(tmp_path: Path) -> None:
     found = findings(load(VecNormalize(make()), tmp_path), evaluation=True)
     assert [each[:3] for each in found] == [

@@ -22,6 +22,7 @@ from tests.parity.twins import (
     fixed_rollout,
     leaves,
 )
+from tests.programs import sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -50,6 +51,7 @@ PENDULUM: dict[str, Stages] = {
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
 @pytest.mark.parametrize("stages", [pytest.param(each, id=name) for name, each in PENDULUM.items()])
+@sampled(3)
 def test_specs_and_rollouts(stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, "Pendulum-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import EnvCreator, GymEnv, ParallelEnv, SerialEnv
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -84,6 +84,7 @@ def differing(mine: TensorDictBase, theirs: TensorDictBase) -> list[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ENVS)
+@sampled(3)
 def test_seeded_rollouts_are_equal(name: str, kind: str, closing: Callable[[Any], Any]) -> None:
     theirs = closing(oracle.SerialEnv(3, oracle_gym(name)))
     mine = closing(KINDS[kind](3, gym(name)))
@@ -127,6 +128,7 @@ def test_specs_are_equal(name: str, kind: str, closing: Callable[[Any], Any]) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@exhaustive
 def test_partial_resets_are_equal(kind: str, closing: Callable[[Any], Any]) -> None:
     def nested(outer: Any, inner: Any, make: Make) -> Any:
         return closing(outer(2, lambda: inner(3, make)))

@@ -20,6 +20,7 @@ from tests.parity.twins import (
     fixed_rollout,
     leaves,
 )
+from tests.programs import sampled
 
 
 def cubed(value: torch.Tensor) -> torch.Tensor:
@@ -87,6 +88,7 @@ def assert_same_shapes(ours: Any, theirs: Any) -> None:
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
 @pytest.mark.parametrize("name", PENDULUM)
+@sampled(3)
 def test_rollouts(name: str, workers: int | None) -> None:
     ours, theirs = (chained(m, "Pendulum-v1", PENDULUM[name], workers) for m in (tdx, ORACLE))
     if name != "CatTensors-counter":  # there the oracle declares the dtype of the first entry

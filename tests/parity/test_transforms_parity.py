@@ -21,7 +21,7 @@ from tests.parity.twins import (
     chained,
     fixed_rollout,
 )
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 from tests.transforms.contract.examples import NAMES, example_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -114,6 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("env_id", "stages", "workers"), CASES)
+@sampled(3)
 def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) -> None:
     ours, theirs = (chained(m, env_id, stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)

@@ -242,6 +242,7 @@ def test_unions_are_flat() -> None:
     assert format_catalog([]) == '{\n "version": 1,\n "transforms": []\n}\n'
 
 
+@exhaustive
 def test_loading_the_catalog_imports_no_heavy_package() -> None:
     code = (
         "import sys; from tdx.pipeline import load_catalog, Pipeline, check_arguments\n"

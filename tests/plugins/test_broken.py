@@ -140,6 +140,7 @@ def test_rule_that_raises_is_skipped(tmp_path: Path) -> None:
     )
 
 
+@exhaustive
 def test_fact_of_a_rule_that_raises_disables_the_rule(tmp_path: Path) -> None:
     source = (
         "from tdx.inspection.lint.rule import stack_rule\n"

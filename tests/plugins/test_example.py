@@ -81,6 +81,7 @@ def test_plugin_is_listed_and_documented(output: Output) -> None:
     assert schema["$defs"]["SymLog"]["anyOf"][0]["properties"].keys() == {"in_keys", "out_keys"}
 
 
+@exhaustive
 def test_check_applies_the_rule_of_the_plugin(output: Output, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(

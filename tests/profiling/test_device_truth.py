@@ -145,6 +145,7 @@ def near(expected: float) -> object:
     return pytest.approx(expected, rel=0.01, abs=0.02)
 
 
+@exhaustive
 def test_time_on_the_host(mode: ModeProfile) -> None:
     hosts = {row.part.label: mode.step_share_us(row) for row in mode.rows}
     expected = (2, 220, 2, 4, 500, 10, 6, 142, 60)

@@ -15,7 +15,7 @@ from tdx import StorageError, TdxError, open_dump
 from tdx.foundation.container import Container, seal
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
 from tdx.rollouts.dump.episodes import EpisodeIndex
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 
@@ -120,6 +120,7 @@ def record_unfinished_dump(folder: Path) -> Manifest:
 
 
 @pytest.mark.parametrize("left", [b'{"steps": 25, "raw', b"{", b'{"steps": 25\0\0\0', b"\0\0\0"])
+@exhaustive
 def test_incomplete_last_line_is_ignored(tmp_path: Path, left: bytes) -> None:
     before = record_unfinished_dump(tmp_path / "dump")
     with (tmp_path / "dump" / "chunks.jsonl").open("ab") as file:
@@ -253,6 +254,7 @@ LEAF = (0, "tracks", "data", "leaves", 0)
     ],
     ids=str,
 )
+@sampled(5)
 def test_invalid_lines_are_refused(tmp_path: Path, path: tuple[Any, ...], value: Any) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):

@@ -139,6 +139,7 @@ def test_line_whose_flush_failed_does_not_count(
     assert_same_dump(folder, whole)
 
 
+@exhaustive
 def test_shard_whose_flush_failed_is_recorded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

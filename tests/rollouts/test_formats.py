@@ -204,6 +204,7 @@ def film(dumps: Path) -> list[Any]:
     return frames
 
 
+@exhaustive
 def test_mp4_is_lossless(dumps: Path, tmp_path: Path) -> None:
     av = pytest.importorskip("av")
     exported = export_dump(dumps / "pixels", tmp_path / "film.mp4", fps=12)
@@ -431,6 +432,7 @@ def test_frames_of_several_envs_are_concatenated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hdf5", "minari", "parquet", "rerun", "lerobot", "mp4"])
+@sampled(3)
 def test_export_without_its_end_does_not_replace_another_one(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

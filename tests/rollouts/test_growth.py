@@ -29,6 +29,7 @@ from tests.rollouts.recordings import (
 HERE = "tests.rollouts.recordings"
 
 
+@exhaustive
 def test_commits_only_append_to_the_index(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     headers, indexes = set(), [b""]
@@ -160,6 +161,7 @@ def test_reader_can_read_while_a_chunk_is_repeated_with_fewer_steps(
         os.close(end)
 
 
+@exhaustive
 def test_files_never_shrink_while_a_chunk_is_repeated(
     partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_files_never_shrink_while_a_chunk_is_repeated(
     assert verify(partial).is_fine
 
 
+@exhaustive
 def test_partial_chunk_counts_until_its_repetition_is_complete(
     partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

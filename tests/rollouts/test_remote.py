@@ -139,6 +139,7 @@ def test_dump_without_shards_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "out.npz").is_file()
 
 
+@exhaustive
 def test_changed_byte_is_detected(url: str, cache: Path) -> None:
     record(url)
     files = fsspec.filesystem("memory")
@@ -149,6 +150,7 @@ def test_changed_byte_is_detected(url: str, cache: Path) -> None:
     assert not any(cache.iterdir())
 
 
+@exhaustive
 def test_names_outside_the_folder_are_refused(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ def test_names_outside_the_folder_are_refused(
         remote.list_files()
 
 
+@exhaustive
 def test_size_that_differs_from_the_listing_is_refused(url: str, tmp_path: Path) -> None:
     record(url)
     for number, size in enumerate((5, 10**12)):

@@ -104,6 +104,7 @@ def test_chain_that_needs_other_steps_is_refused(
     assert "roll out the chain instead" in (raised.value.hint or "")
 
 
+@exhaustive
 def test_chain_without_a_recorded_reset_is_refused(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", "StepCounter(max_steps=10)", raw=True)
     with pytest.raises(EnvError, match="does not reset at step 10"):

@@ -204,6 +204,7 @@ def test_complete_dump_is_unchanged(tmp_path: Path) -> None:
     assert resume(tmp_path / "dump").to_dict() == made.to_dict()
 
 
+@exhaustive
 def test_changed_policy_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "actions.json"
     file.write_text(str([[0.5]] * 200))
@@ -231,6 +232,7 @@ def test_changed_policy_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
+@exhaustive
 def test_mlp_policy_is_resumed_without_allow_code(tmp_path: Path, typed: bool) -> None:
     torch.manual_seed(0)
     file = tmp_path / "policy.safetensors"
@@ -259,6 +261,7 @@ class Alternating:
         return tensordict.set("action", torch.tensor([float(self.count % 3 - 1)]))
 
 
+@exhaustive
 def test_python_policy_with_state_is_resumed_exactly(tmp_path: Path) -> None:
     name = "tests.rollouts.test_resume:Alternating"
     asked = request("Pendulum-v1", "RewardSum", policy=name, allow_code=True)

@@ -183,6 +183,7 @@ def test_other_package_versions_are_refused(
             attempt()
 
 
+@exhaustive
 def test_force_replaces_all_shards(tmp_path: Path, expected: str) -> None:
     folder = tmp_path / "dump"
     roll_out_shard(sharded_request(seed=99), folder, SHARDS, 0, ignore_progress)
@@ -560,6 +561,7 @@ def test_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
         assert sorted(os.listdir(folder)) == names
 
 
+@exhaustive
 def test_note_of_a_failure_that_was_cut_off_is_no_foreign_file(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     roll_out_shard(sharded_request(), folder, 2, 0, ignore_progress)

@@ -186,6 +186,7 @@ def test_full_disk_at_a_tensorboard_export_is_one_error(batch: Dump, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["lerobot", "rerun", "tensorboard"])
+@exhaustive
 def test_existing_exports_are_replaced_with_force(batch: Dump, tmp_path: Path, name: str) -> None:
     first = export_dump(batch, tmp_path / "target", to=name)
     again = export_dump(batch, tmp_path / "target", to=name, force=True)

@@ -119,6 +119,7 @@ def test_compose_gets_images(version: int) -> None:
     assert_keeps_its_contract(stack)
 
 
+@exhaustive
 def test_resampling_kernel_that_differs_is_found_at_its_part() -> None:
     pytest.importorskip("torchvision")
     from torchvision import transforms

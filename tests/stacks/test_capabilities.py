@@ -18,6 +18,7 @@ from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.overview import inspect_stack
 from tdx.inspection.values_report import inspect_state
 from tdx.stacks import open_stack
+from tests.programs import exhaustive
 from tests.stacks.toy_framework import make as make_toy
 from tests.stacks.toy_package import ToyStack
 
@@ -215,6 +216,7 @@ class Pool(EnvPoolMixin, gym.vector.VectorEnv[Any, Any, Any]):
 
 
 @pytest.mark.filterwarnings("ignore:.*batched single observation space:UserWarning")
+@exhaustive
 def test_env_of_envpool_shows_its_settings_and_the_wrappers_around_it() -> None:
     env = gym.wrappers.vector.TransformObservation(Pool(), lambda value: value / 2)
     stack = tdx.open_stack(env)

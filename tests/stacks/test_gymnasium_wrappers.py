@@ -14,7 +14,7 @@ from gymnasium import spaces, wrappers
 from tdx.core import StepTrace
 from tdx.core.tracing import TraceChecker
 from tdx.stacks import open_stack
-from tests.programs import sampled
+from tests.programs import exhaustive, sampled
 from tests.stacks.comparing import (
     assert_equal_states,
     is_equal,
@@ -164,6 +164,7 @@ def test_attached_run_equals_the_bare_run(make: Make, steps: int) -> None:
     env.close()
 
 
+@exhaustive
 def test_preprocessing_inside_the_vector_env_of_ale_is_named() -> None:
     ale_py = pytest.importorskip("ale_py")
     gym.register_envs(ale_py)

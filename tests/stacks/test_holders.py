@@ -159,6 +159,7 @@ def test_env_that_refers_to_its_holder_ends_the_search() -> None:
     ],
     ids=["several", "foreign", "not stepped"],
 )
+@exhaustive
 def test_what_cannot_be_seen_is_named(make: Any, expected: list[str]) -> None:
     assert list(tdx.check(make(), seed=0).hidden) == expected
 
@@ -167,6 +168,7 @@ def test_what_cannot_be_seen_is_named(make: Any, expected: list[str]) -> None:
     ("factory", "verdict"),
     [("Bridge", "no issue in what is visible"), ("scaled", "all checks passed")],
 )
+@exhaustive
 def test_hidden_stages_have_not_passed(
     factory: str, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def _marked(name: str, *values: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [_marked(name) for name in RECIPES])
+@sampled(3)
 def test_sound_stack_shows_all_stages_and_keeps_its_contract(name: str) -> None:
     plan = sound(RECIPES[name].gain)
     stack = _open(name, plan)

@@ -119,6 +119,7 @@ def test_a_factory_that_fails_in_this_process_is_reported() -> None:
         ),
     ],
 )
+@exhaustive
 def test_an_error_in_a_worker_ends_the_command(
     factory: str, command: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ async def test_two_keys_show_which_stage_makes_the_reward_zero() -> None:
         await until(lambda: "1 → 0 at a bound" in app.text("#chain"))
 
 
+@exhaustive
 async def test_two_keys_compare_with_the_contract_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -574,6 +574,7 @@ async def test_dead_worker_is_reported() -> None:
         assert app.note == ""
 
 
+@exhaustive
 async def test_first_screen_says_that_the_worker_starts_and_who_acts() -> None:
     pipeline = replace(Pipeline.of("Pendulum-v1", "RewardSum"), policy="zero")
     # This backend never starts a session.
@@ -585,6 +586,7 @@ async def test_first_screen_says_that_the_worker_starts_and_who_acts() -> None:
         assert "all 0" not in shown, "there is no batch"
 
 
+@exhaustive
 async def test_header_does_not_name_a_refused_action_source() -> None:
     async with playing("RewardSum") as app:
         await app.press("i", "text:sb3:none.zip", "enter")

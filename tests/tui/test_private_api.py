@@ -15,6 +15,7 @@ from textual.app import App
 from textual.screen import Screen
 
 from tdx.tui.textual_internals import PartialCompositor, use_partial_compositor
+from tests.programs import exhaustive
 
 _ADAPT = "has changed in this version: adapt {}"
 
@@ -46,6 +47,7 @@ def test_app_of_textual_is_as_expected() -> None:
     assert App()._exit is False, message
 
 
+@exhaustive
 def test_frames_per_second_are_set_by_the_environment() -> None:
     code = "from textual.screen import UPDATE_PERIOD; print(round(1 / UPDATE_PERIOD))"
     variables = {**os.environ, "TEXTUAL_FPS": "120"}

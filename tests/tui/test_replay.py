@@ -196,6 +196,7 @@ async def test_branch_pressed_early_is_at_the_selected_step() -> None:
         assert app.player.session.last == 4
 
 
+@exhaustive
 async def test_branch_without_a_step_is_refused() -> None:
     async with playing("RewardSum") as app:
         await app.press("B")

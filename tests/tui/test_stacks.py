@@ -348,6 +348,7 @@ def test_vector_env_has_rows_and_resets_itself() -> None:
         assert sum(each.steps for each in found.session.episodes(0, 1000)) == 120
 
 
+@exhaustive
 async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline, True))

@@ -42,6 +42,7 @@ from tdx import (
 from tdx.core.envs.rollout import RolloutRequest
 from tdx.core.planned import executor as engine
 from tests.core.planned.test_law import compared
+from tests.programs import sampled
 
 BASES: dict[str, Callable[[], EnvBase]] = {
     "Gymnasium": lambda: GymEnv("Pendulum-v1"),
@@ -145,6 +146,7 @@ MODULES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("base", sorted(BASES))
 @pytest.mark.parametrize("name", sorted(MODULES))
+@sampled(4)
 def test_modules(base: str, name: str) -> None:
     planned, _ = both(base, MODULES[name])
     assert "action" in planned.keys()

@@ -12,6 +12,7 @@ from tdx.envs.batched import EnvCreator
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv
+from tests.programs import exhaustive
 
 MORE = partial(CountingEnv, stop=100)
 
@@ -66,6 +67,7 @@ def test_parameters_are_shared_too() -> None:
     assert creator().get_parameter("weights").requires_grad
 
 
+@exhaustive
 def test_without_shared_memory_each_process_has_its_own(make_parallel: MakeBatch) -> None:
     creator = EnvCreator(MORE, share_memory=False)
     creator.load_state_dict({"steps": torch.tensor(3)})

@@ -66,6 +66,7 @@ def test_exception_names_its_worker_and_has_its_traceback(make_parallel: MakeBat
     assert all_ended(pids)
 
 
+@exhaustive
 def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, partial(failing_gym_env, "step"))
     with pytest.raises(WorkerError) as caught:
@@ -95,6 +96,7 @@ def test_exception_in_a_reset_names_the_reset(make_parallel: MakeBatch) -> None:
         ("reset-exit", "worker 1 exited with code 7 during reset"),
     ],
 )
+@exhaustive
 def test_exit_of_a_worker_is_reported_with_its_reason(
     make_parallel: MakeBatch, fault: str, message: str
 ) -> None:
@@ -106,6 +108,7 @@ def test_exit_of_a_worker_is_reported_with_its_reason(
     assert all_ended(pids)
 
 
+@exhaustive
 def test_a_hang_in_a_step_ends_with_the_timeout(make_parallel: MakeBatch) -> None:
     # All envs hang: on a busy machine, a healthy one might not reply in time either.
     env = make_parallel(2, partial(FaultyEnv, "hang", 1))

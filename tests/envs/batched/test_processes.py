@@ -212,6 +212,7 @@ def test_steps_before_an_error_are_returned(make_parallel: MakeBatch) -> None:
     assert all_ended(pids)
 
 
+@exhaustive
 def test_an_error_of_the_policy_leaves_the_processes(make_parallel: MakeBatch) -> None:
     env: Any = make_parallel(3, lambda: GymEnv("Pendulum-v1"), processes=2)
     missing = ActionSequence(torch.zeros(3, 7, 1))

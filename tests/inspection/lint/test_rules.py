@@ -105,6 +105,7 @@ def test_examples_of_a_rule_about_accelerators(
         assert wrong[0].where.line is not None
 
 
+@exhaustive
 def test_check_for_finite_values_is_removed_by_an_unsafe_fix_only() -> None:
     pipeline = Pipeline.of("tdx/Pendulum", "FiniteTensorDictCheck", "RewardSum")
     without = Pipeline.of("tdx/Pendulum", "RewardSum")

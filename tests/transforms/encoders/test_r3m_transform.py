@@ -168,6 +168,7 @@ def test_keywords_and_missing_keys() -> None:
 # Laziness
 
 
+@exhaustive
 def test_network_is_built_for_a_spec_or_data() -> None:
     transform = small()
     assert not transform.initialized
@@ -215,6 +216,7 @@ def test_no_gradient() -> None:
     assert not any(parameter.requires_grad for parameter in transform.parameters())
 
 
+@exhaustive
 def test_gradients_reach_the_network_and_the_images_on_request() -> None:
     transform = small(requires_grad=True)
     floats = (FRAMES / 255).requires_grad_()

@@ -104,7 +104,7 @@ def edits(folder: Path) -> tuple[list[str], list[str]]:
     return [], []
 
 
-@sampled(2)
+@sampled(3)
 @pytest.mark.parametrize("ending", ["SIGKILL", "closed terminal", "SIGTERM"])
 def test_next_start_restores_the_chain_and_its_undo_history(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "a.yaml"

@@ -222,6 +222,7 @@ async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
         assert "span µs↓" in app.titles
 
 
+@exhaustive
 async def test_missing_pipeline_is_reported() -> None:
     async with profiling(env=False) as app:
         await app.press("r")
