@@ -68,15 +68,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with random examples; skip tests of the larger sample and of accelerators."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests with random examples; skip tests of the larger sample and of accelerators.
+
+    With ``-k``, as for one transform, no case is left out.
+    """
     larger = pytest.mark.skip(reason=f"part of the larger sample: {MUST_EXIST} is not set")
     numbers: Counter[str] = Counter()
     for item in items:
         sampled = item.get_closest_marker("sampled")
         if sampled is not None:
             test = item.nodeid.partition("[")[0]
-            if numbers[test] % sampled.args[0]:
+            if numbers[test] % sampled.args[0] and not config.option.keyword:
                 item.add_marker(exhaustive, append=False)
             numbers[test] += 1
         mark = item.get_closest_marker("programs")

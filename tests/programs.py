@@ -20,7 +20,7 @@ def is_exhaustive() -> bool:
 
 
 exhaustive = pytest.mark.programs(only=True)
-"""Mark of tests that run only with programs, because they take half a second or more."""
+"""Mark of tests that run only with programs, because they take a third of a second or more."""
 
 
 def examples(most: int) -> int:

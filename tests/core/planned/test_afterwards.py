@@ -38,6 +38,7 @@ from tests.core.planned.drawing import Groups, policy_reading
 from tests.core.planned.failing import BASES as FAILING
 from tests.core.planned.test_law import compared
 from tests.core.planned.test_plan import Images
+from tests.programs import sampled
 
 
 def inner() -> EnvBase:
@@ -136,6 +137,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "going", "stop"), CASES)
+@sampled(4)
 def test_state_after_a_rollout(name: str, going: str, stop: bool) -> None:
     if name == "CartPole" and going == "a reset with only a mask":
         pytest.skip("there is one row")

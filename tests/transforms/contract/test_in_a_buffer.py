@@ -16,6 +16,7 @@ from tdx import (
 )
 from tdx.foundation.errors import ArgumentError, ChainError, TdxError
 from tdx.transforms import Transform
+from tests.programs import sampled
 from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.contract.test_places import stored_data
 from tests.transforms.fixed_rollouts import assert_same
@@ -51,6 +52,7 @@ def called(transform: Transform, data: TensorDictBase) -> TensorDictBase | type[
         return type(error)
 
 
+@sampled(4)
 def test_in_a_replay_buffer(any_name: str) -> None:
     """A batch of one whole episode equals ``forward`` of that episode."""
     if any_name == "RandomCropTensorDict":
@@ -73,6 +75,7 @@ def test_in_a_replay_buffer(any_name: str) -> None:
     assert_same(buffer.storage[:], data)
 
 
+@sampled(4)
 def test_episodes_in_a_replay_buffer_are_independent(any_name: str) -> None:
     """Another episode in the batch does not change this one."""
     data = written(any_name)
@@ -90,6 +93,7 @@ def test_episodes_in_a_replay_buffer_are_independent(any_name: str) -> None:
         assert_same(batch[start : start + 2], alone)
 
 
+@sampled(4)
 def test_unrelated_steps_in_a_replay_buffer(any_name: str) -> None:
     """Steps are mapped separately or refused, never combined."""
     data = written(any_name)

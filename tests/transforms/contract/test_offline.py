@@ -15,6 +15,7 @@ from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey, join_keys, split_key
 from tdx.foundation.tensordicts import read
 from tdx.transforms import Transform
+from tests.programs import sampled
 from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout
 
@@ -58,6 +59,7 @@ def _same(key: NestedKey, one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other)
 
 
+@sampled(4)
 def test_stored_rollout_equals_single_steps(name: str) -> None:
     batch_size = (4,)
     stored = fixed_rollout(rows_of(name, batch_size))

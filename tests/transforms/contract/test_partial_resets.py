@@ -8,6 +8,7 @@ from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
 from tdx.core.envs import EnvBase
+from tests.programs import sampled
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import FixedActions, assert_same
@@ -51,6 +52,7 @@ def test_reset_rows_equal_a_new_episode(name: str) -> None:
     assert_same(after[rows].select(*first.keys(True, True)), first[rows])
 
 
+@sampled(4)
 def test_steps_after_a_partial_reset_equal_those_of_single_rows(name: str) -> None:
     """Resets of other rows do not affect a row."""
     skip_if_lasting(name)

@@ -13,7 +13,7 @@ from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import TdxError
 from tdx.transforms import TimeBehavior, Transform
-from tests.programs import exhaustive
+from tests.programs import exhaustive, sampled
 from tests.transforms.contract.examples import (
     example_of,
     made,
@@ -52,6 +52,7 @@ PLACES: list[Callable[[Transform, EnvBase], EnvBase]] = [
 ]
 
 
+@sampled(4)
 def test_inside_and_outside_a_chain(name: str) -> None:
     expected = TransformedEnv(rows_of(name, (4,)), made(name))
     envs = [place(made(name), rows_of(name, (4,))) for place in PLACES]
@@ -64,6 +65,7 @@ def test_inside_and_outside_a_chain(name: str) -> None:
         assert_same(fixed_rollout(env), rollout)
 
 
+@sampled(4)
 def test_inside_and_outside_a_serial_env(name: str) -> None:
     skip_if_lasting(name)
     inside = SerialEnv(2, partial(alone, name))

@@ -11,6 +11,7 @@ from tdx.foundation.keys import normalize_key
 from tdx.pipeline import load_catalog
 from tdx.specs import Composite
 from tdx.specs.arguments import ends_with
+from tests.programs import sampled
 from tests.transforms.contract.examples import (
     EXAMPLES,
     NAMES,
@@ -62,12 +63,14 @@ def test_output_is_within_the_spec(name: str, batch_size: tuple[int, ...]) -> No
     check_env_specs(env)
 
 
+@sampled(4)
 def test_nested_keys(name: str) -> None:
     env = TransformedEnv(example_of(name).groups((2, 3)), made(name, "nested"))
     assert_keeps_promise(env)
     check_env_specs(env)
 
 
+@sampled(4)
 def test_custom_out_key_does_not_change_other_entries(name: str) -> None:
     if example_of(name).out is None:
         pytest.skip("it writes nothing in the forward direction")

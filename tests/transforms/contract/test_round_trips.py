@@ -26,6 +26,7 @@ from tdx.pipeline import (
 )
 from tdx.specs import TensorSpec
 from tdx.transforms import Transform
+from tests.programs import sampled
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
@@ -54,6 +55,7 @@ def through_the_flags(pipeline: Pipeline) -> Pipeline:
     return from_flags(to_flags(pipeline))
 
 
+@sampled(4)
 def test_a_pipeline(name: str) -> None:
     arguments = {key: as_value(value) for key, value in example_of(name).arguments.items()}
     unnamed = arguments.pop("*", ())
@@ -71,6 +73,7 @@ def test_a_pipeline(name: str) -> None:
     assert_same(fixed_rollout(env), fixed_rollout(expected))
 
 
+@sampled(4)
 def test_state_dict(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
     fixed_rollout(env)
@@ -103,6 +106,7 @@ def pickled_env(env: Engine) -> Engine:
 COPIES: list[Callable[[Engine], Engine]] = [clone_of_the_stage, copy_of_the_env, pickled_env]
 
 
+@sampled(4)
 def test_copies_are_independent(name: str) -> None:
     skip_if_lasting(name)
     env = TransformedEnv(rows_of(name, (4,)), made(name))
