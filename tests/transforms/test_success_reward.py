@@ -29,7 +29,7 @@ def test_success_is_rewarded_in_its_step() -> None:
     assert result["next", "reward"].flatten().tolist() == [0.0, 5.0]
     declared = env.reward_spec
     assert isinstance(declared, Bounded)
-    assert (declared.low, declared.high) == (0.0, 5.0)
+    assert (declared.low.item(), declared.high.item()) == (0.0, 5.0)
 
 
 @pytest.mark.parametrize("report", [torch.tensor([True, False]), torch.tensor([2, 0])])
