@@ -121,8 +121,13 @@ class StackImport(Result):
 
     @property
     def is_equal(self) -> bool:
-        """True if no part that was converted differs."""
-        return all(comparison.difference is None for comparison in self.comparisons)
+        """True if all of the stack was converted, and no part of it differs."""
+        return not self.missing and not self.has_difference
+
+    @property
+    def has_difference(self) -> bool:
+        """True if a part that was converted differs."""
+        return any(comparison.difference is not None for comparison in self.comparisons)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -184,7 +184,7 @@ def _import(
     for line in summary_lines(imported):
         print(line, file=sys.stderr)
     needs_code = imported.missing_env is not None or has_references(imported.pipeline.env.kwargs)
-    fault = "" if imported.is_equal else "whose values differ: see the first difference above"
+    fault = "whose values differ: see the first difference above" if imported.has_difference else ""
     if imported.missing:
         # A user who reads the last line only must not take the file for the whole pipeline.
         fault = (
