@@ -201,7 +201,7 @@ def _encode(value: object) -> object:
 
 def _restore(part: object, state: dict[str, object]) -> None:
     now = _attributes(part)
-    if isinstance(part, EnvBase) and now.keys() != state.keys():
+    if isinstance(part, EnvBase) and not state.keys() <= vars(part).keys():
         raise ValueError("it is of another version of the env")
     for name, value in state.items():
         if callable(getattr(type(part), str(name), None)):
