@@ -109,7 +109,12 @@ def repeated(value: Tensor, count: int) -> list[Tensor]:
 def _fitted(leaf: TensorSpec, rows: Sequence[Tensor], size: torch.Size) -> Tensor:
     """Return rows in the shape, dtype and device of a leaf spec."""
     inner = torch.Size(leaf.shape)[len(size) :]
-    fitted = torch.stack([fit(row, inner) for row in rows]).reshape(leaf.shape)
+    if -1 in inner:
+        # Any size is valid, such as that of a chunk of actions.
+        known = rows[0].shape if rows[0].ndim == len(inner) else [1] * len(inner)
+        pairs = zip(known, inner, strict=True)
+        inner = torch.Size(given if length < 0 else length for given, length in pairs)
+    fitted = torch.stack([fit(row, inner) for row in rows]).reshape(*size, *inner)
     return fitted.to(leaf.dtype).to(leaf.device)
 
 

@@ -19,7 +19,9 @@ from tdx import (
     GymEnv,
     KeyNotFoundError,
     MultiAction,
+    RewardSum,
     SerialEnv,
+    SpecError,
     StepCounter,
     StoredDataError,
     TransformedEnv,
@@ -193,3 +195,16 @@ def test_gymnasium_env_with_a_chunk() -> None:
     result = env.step(env.reset().set("action", torch.zeros(50, dtype=torch.int64)))["next"]
     assert result["done"].all()
     assert 0 < int(result["reward"].sum()) < 20
+
+
+def test_chunks_are_part_of_a_contract() -> None:
+    def make() -> TransformedEnv:
+        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(RewardSum(), MultiAction()))
+
+    assert tdx.check_contract(make(), tdx.freeze(make())).same
+
+
+def test_rewards_of_an_unknown_number_have_no_sum() -> None:
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(MultiAction(), RewardSum()))
+    with pytest.raises(SpecError, match=r"stage 1 \(RewardSum\), key 'reward': .* unknown number"):
+        env.reset()

@@ -13,7 +13,7 @@ from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
-from tdx.foundation.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, SpecError, Where
 from tdx.foundation.keys import (
     NestedKey,
     format_key,
@@ -187,6 +187,12 @@ class RewardSum(RunningTransform):
             spec = rewards.get(in_key, None)
             if spec is None:
                 raise missing_key_error(in_key, list(rewards.keys(True, True)), "the reward spec")
+            if -1 in spec.shape:
+                raise SpecError(
+                    "a step returns an unknown number of rewards, whose sum a reset cannot return",
+                    hint="put RewardSum before the stage that adds this dim",
+                    where=Where(key=in_key),
+                )
             self._sum_specs[out_key] = Unbounded(
                 shape=spec.shape, dtype=sum_dtype(spec.dtype), device=spec.device
             )
