@@ -37,8 +37,9 @@ from tdx.specs import Unbounded
 from tdx.stacks.building import build_env
 from tdx.stacks.checkpoints.counterparts import find_counterparts
 from tdx.stacks.checkpoints.stack import CheckpointStack
-from tdx.stacks.conversion import ConvertedStage, Missing, require_convertible
+from tdx.stacks.conversion import ConvertedStage, require_convertible
 from tdx.stacks.native import format_stages
+from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

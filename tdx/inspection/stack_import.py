@@ -23,12 +23,12 @@ from tdx.stacks.conversion import (
     ConvertedStage,
     Convertible,
     Counterpart,
-    Missing,
     NamedTensors,
     RandomStream,
     list_segments,
     require_convertible,
 )
+from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import EnvConfig, StageConfig, format_stage
+from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,25 +43,6 @@ class Counterpart:
     key: str | None = None
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     observable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Missing(Result):
-    """Why a stage has no counterpart.
-
-    Args:
-        reason: The reason, as half a sentence.
-        advice: What to do instead.
-        suggestion: Stage that is similar, but whose values differ.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *("reason", "advice", Entry("suggestion", convert=format_stage)),
-    )
-
-    reason: str
-    advice: str
-    suggestion: StageConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

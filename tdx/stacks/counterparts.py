@@ -30,7 +30,8 @@ from tdx.pipeline import StageConfig
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.grammar import parse_value
 from tdx.pipeline.values import Call, DictKey, Dtype, Value
-from tdx.stacks.conversion import ConvertedStage, Counterpart, Missing
+from tdx.stacks.conversion import ConvertedStage, Counterpart
+from tdx.stacks.refusals import Missing
 from tdx.stacks.stack import StageInfo
 
 ROUNDING = 1e-5

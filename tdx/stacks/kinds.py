@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from tdx.foundation.plugins import (
     load_plugins,
     own_modules,
 )
+from tdx.stacks.refusals import NEEDS_SAMPLES, imported_classes, unsupported_error
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import Stack, is_stack
 
@@ -64,19 +64,11 @@ class BuiltinKind:
 
     def accepts(self, target: object) -> bool:
         """Return True if an object is an instance of one of the classes."""
-        return isinstance(target, tuple(_imported(self.bases)))
+        return isinstance(target, tuple(imported_classes(self.bases)))
 
     def open(self, target: object) -> Stack:
         """Open an object."""
         return self.factory(target)
-
-
-def _imported(names: Iterable[str]) -> Iterable[type]:
-    for path in names:
-        module, _, name = path.partition(":")
-        kind = getattr(sys.modules.get(module), name, None)
-        if isinstance(kind, type):
-            yield kind
 
 
 def _open_native(target: Any) -> Stack:
@@ -201,7 +193,7 @@ def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = 
             continue
         if accepted:
             return kind.open(target)
-    raise unsupported_error(target)
+    raise _unsupported_error(target)
 
 
 def _check_open(target: object) -> None:
@@ -219,61 +211,16 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
     return load_plugins(GROUP, lambda plugin: (plugin, plugin.load()))
 
 
-_PROCESSOR = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
-_NEXT_STEPS: tuple[tuple[str, str], ...] = (
-    ("envpool.python.envpool:EnvPoolMixin", "create it by envpool.make_gymnasium"),
-    ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
-    (
-        "pettingzoo.utils.env:AECEnv",
-        "convert it: pettingzoo.utils.conversions.aec_to_parallel(env)",
-    ),
-    (
-        "torch.nn.modules.module:Module",
-        "pass the env that it acts in, or samples for it: --samples FILE, or open_stack(target, "
-        "samples)",
-    ),
-    (
-        "supersuit.vector.markov_vector_wrapper:MarkovVectorEnv",
-        "pass the PettingZoo parallel env that it makes a vector env of: .par_env",
-    ),
-    (
-        "supersuit.vector.concat_vec_env:ConcatVecEnv",
-        "pass the PettingZoo parallel env, before pettingzoo_env_to_vec_env_v1 makes a vector env "
-        "of its agents",
-    ),
-    ("pufferlib.emulation:PettingZooPufferEnv", "pass the PettingZoo parallel env inside: .env"),
-    ("pufferlib.vector:Ray", "use the same envs in a pufferlib.vector.Serial"),
-    (
-        "brax.envs.base:Env",
-        "its wrappers run inside a function compiled by jax.jit, where no step can be observed; "
-        "open the env from outside: torchrl.envs.BraxWrapper(env)",
-    ),
-    (
-        "mujoco_playground._src.mjx_env:MjxEnv",
-        "its wrappers run inside a function compiled by jax.jit, where no step can be observed; "
-        "open the env from outside: a gymnasium.Env whose step calls the compiled one",
-    ),
-    ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
-    ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
-    (
-        "ray.rllib.connectors.connector_v2:ConnectorV2",
-        "pass the pipeline that calls it, or the env runner: algo.env_runner",
-    ),
-)
-"""Classes of other libraries and what to do with their objects."""
-
-
-def unsupported_error(target: object) -> ArgumentError:
+def _unsupported_error(target: object) -> ArgumentError:
     """Return the error for an unsupported object, with what to do; or else what is supported."""
-    problem = f"{describe_object(target)} is not supported"
-    for base, text in _NEXT_STEPS:
-        if isinstance(target, tuple(_imported((base,)))):
-            return ArgumentError(problem, hint=text)
+    error = unsupported_error(target)
+    if error.hint is not None:
+        return error
     plugins = (kind.title for _, kind in plugin_kinds())
     kinds = [*(kind.title for kind in builtin_kinds()), CHECKPOINT.title, *plugins]
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     hint = _next_step(target) if disabled is None else f"{disabled.message}: {disabled.hint}"
-    return ArgumentError(f"{problem}: pass {', '.join(kinds)}", hint=hint)
+    return ArgumentError(f"{error.message}: pass {', '.join(kinds)}", hint=hint)
 
 
 def _next_step(target: object) -> str:
@@ -290,5 +237,5 @@ def _next_step(target: object) -> str:
             return "wrap it in a subclass of gymnasium.vector.VectorEnv: it has several envs"
         return "wrap it in a subclass of gymnasium.Env, or make its class one"
     if callable(target) or isinstance(target, list | tuple):
-        return _PROCESSOR
+        return NEEDS_SAMPLES
     return f"other libraries register a kind in the entry-point group {GROUP}"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tdx.core.meter import Meter
     from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
-    from tdx.stacks.conversion import Missing
     from tdx.stacks.observe import Levels, RowEntries
+    from tdx.stacks.refusals import Missing
     from tdx.stacks.tracer import Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]

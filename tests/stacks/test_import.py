@@ -15,8 +15,9 @@ from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import parse_stage
 from tdx.stacks import open_stack
-from tdx.stacks.conversion import Counterpart, Missing
+from tdx.stacks.conversion import Counterpart
 from tdx.stacks.counterparts import TABLE, Row, format_table
+from tdx.stacks.refusals import Missing
 from tests.programs import exhaustive
 from tests.stacks.comparing import proofs, stages
 

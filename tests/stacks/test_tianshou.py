@@ -15,7 +15,8 @@ from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
-from tdx.stacks.conversion import Convertible, Missing
+from tdx.stacks.conversion import Convertible
+from tdx.stacks.refusals import Missing
 from tests.programs import require_package
 
 pytestmark = pytest.mark.programs

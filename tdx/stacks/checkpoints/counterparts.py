@@ -24,7 +24,7 @@ from tdx.stacks.checkpoints.steps import (
     scaling_of,
     why_opaque,
 )
-from tdx.stacks.conversion import Missing
+from tdx.stacks.refusals import Missing
 from tdx.transforms import (
     DTypeCastTransform,
     ObservationNorm,

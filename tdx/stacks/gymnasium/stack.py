@@ -33,9 +33,9 @@ from tdx.stacks.gymnasium.levels import (
     list_wrappers,
     worker_sentence,
 )
-from tdx.stacks.kinds import unsupported_error
 from tdx.stacks.observe import timed_levels
 from tdx.stacks.observe.events import FLAGS
+from tdx.stacks.refusals import unsupported_error
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:

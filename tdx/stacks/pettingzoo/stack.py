@@ -18,7 +18,6 @@ from gymnasium import Space, spaces
 
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey
-from tdx.stacks.conversion import Missing
 from tdx.stacks.gymnasium.building import build_action, build_value
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level
@@ -26,6 +25,7 @@ from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.observe import Event, Method, RowEntries, Slot
 from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.events import FLAGS, OBSERVATION, REWARD
+from tdx.stacks.refusals import Missing
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import StageInfo
 

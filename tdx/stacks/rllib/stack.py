@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.foundation.patches import Patches
-from tdx.stacks.conversion import Missing
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
+from tdx.stacks.refusals import Missing
 from tdx.stacks.rllib.borders import (
     Column,
     Columns,

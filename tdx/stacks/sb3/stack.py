@@ -15,8 +15,8 @@ from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
-from tdx.stacks.kinds import unsupported_error
 from tdx.stacks.observe.events import FLAGS
+from tdx.stacks.refusals import unsupported_error
 from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,

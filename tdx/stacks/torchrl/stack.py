@@ -20,11 +20,12 @@ from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, Missing, NamedTensors, RandomStream
+from tdx.stacks.conversion import ConvertedStack, NamedTensors, RandomStream
 from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
+from tdx.stacks.refusals import Missing
 from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StackState, StageInfo
 from tdx.stacks.torchrl import from_torchrl

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from tdx.inspection.live.actions import ActionField
 from tdx.inspection.live.views import ImageView, StageReading, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
 RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
 """Steps per second. ``None``: as many as possible."""
 
 
-@dataclass(frozen=True)
-class RunSession(Request[None]):
-    """Step an env until the request is cancelled; pushes views of its history.
-
-    Topics: ``info`` (:class:`SessionInfo`), ``state`` (:class:`LiveState`), and ``trace``,
-    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`). While
-    a call takes long, ``late`` with an index (:class:`LateTrace`).
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session begins with.
 
     Args:
         pipeline: Env with its chain.
@@ -44,12 +39,6 @@ class RunSession(Request[None]):
     repeat: bool = False
     until: int | None = None
     samples: str | None = None
-    endless: ClassVar[bool] = True
-
-    def answer(self, job: Job) -> None:
-        from tdx.tui.live.worker import run_session
-
-        run_session(self, job)
 
 
 @dataclass(frozen=True, slots=True)

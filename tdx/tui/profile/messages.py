@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -229,8 +228,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurePipeline(Request[Costs]):
-    """Measure a pipeline; pushes :class:`ProfileProgress` and partial :class:`Costs`.
+class Measurement:
+    """What to measure.
 
     Args:
         pipeline: Pipeline to measure.
@@ -251,11 +250,6 @@ class MeasurePipeline(Request[Costs]):
     extras: frozenset[Extra] = frozenset()
     allow_code: bool = False
     samples: str | None = None
-
-    def answer(self, job: Job) -> Costs:
-        from tdx.tui.profile.worker import measure_pipeline
-
-        return measure_pipeline(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +295,8 @@ class AdviceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FindAdvice(Request[AdviceResult]):
-    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`."""
+class AdviceSearch:
+    """Which pipeline to make faster."""
 
     pipeline: Pipeline
     mode: ModeName
@@ -310,8 +304,3 @@ class FindAdvice(Request[AdviceResult]):
     repeats: int
     warmup: int
     allow_code: bool = False
-
-    def answer(self, job: Job) -> AdviceResult:
-        from tdx.tui.profile.worker import find_advice
-
-        return find_advice(self, job)

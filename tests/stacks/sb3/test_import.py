@@ -25,7 +25,8 @@ from stable_baselines3.common.vec_env import (
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
-from tdx.stacks.conversion import Convertible, Missing
+from tdx.stacks.conversion import Convertible
+from tdx.stacks.refusals import Missing
 from tests.programs import exhaustive
 from tests.stacks.bad_stacks import Passing
 from tests.stacks.comparing import proofs, stages

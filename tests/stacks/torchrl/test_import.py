@@ -16,8 +16,9 @@ from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 from tdx.stacks.building import build_env
-from tdx.stacks.conversion import Counterpart, Missing
+from tdx.stacks.conversion import Counterpart
 from tdx.stacks.counterparts import TABLE, Place, Row, find_counterpart
+from tdx.stacks.refusals import Missing
 from tests.programs import exhaustive
 from tests.stacks.comparing import proofs, stages
 from tests.stacks.torchrl.chains import Camera
