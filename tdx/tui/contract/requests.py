@@ -13,15 +13,7 @@ WORKER = "contract"
 
 @dataclass(frozen=True, slots=True)
 class CompareContract(Request[Comparison]):
-    """Compare the chain with a contract, or with another target.
-
-    Args:
-        pipeline: The chain.
-        reference: Folder of a contract, pipeline file, function or env.
-        evaluation: The chain is used for evaluation: its statistics must not change.
-        allow_code: Allow importing Python objects.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """Compare with a contract or another target, as an evaluation if statistics must not move."""
 
     pipeline: Pipeline
     reference: str
@@ -43,15 +35,7 @@ class CompareContract(Request[Comparison]):
 
 @dataclass(frozen=True, slots=True)
 class FreezeContract(Request[str]):
-    """Write a contract of the chain; answered with a sentence.
-
-    Args:
-        pipeline: The chain.
-        path: Folder to write.
-        force: True to replace a contract.
-        allow_code: Allow importing Python objects.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """Write a contract of the chain; answered with a sentence."""
 
     pipeline: Pipeline
     path: str
