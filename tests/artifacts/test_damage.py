@@ -8,68 +8,19 @@ import random
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-import tdx
-from tdx.artifacts.artifact import write_artifact
-from tdx.artifacts.functions import chain_functions
 from tdx.artifacts.verifier import MANIFEST, check_files, verify
 from tdx.foundation.container import seal
-from tests.artifacts.random_chains import Vectors
-from tests.programs import exhaustive, is_exhaustive, require_package, require_program, sampled
+from tests.artifacts.conftest import STAGES
+from tests.programs import exhaustive, is_exhaustive, require_program, sampled
 
-STAGES: list[list[Any]] = [
-    [
-        tdx.ObservationNorm(0.5, torch.tensor([2.0, 0.25, 3.0]), in_keys=["observation"]),
-        tdx.CatFrames(3, dim=-1, in_keys=["observation"]),
-        tdx.ClipTransform(in_keys=["joints"], low=-0.5, high=1.5),
-        tdx.StepCounter(5),
-        tdx.RewardSum(),
-        tdx.ActionScaling(),
-    ],
-    [
-        tdx.CatTensors(["joints", "observation"], "state"),
-        tdx.CatFrames(2, -1, ["state"], ["stack"], "constant", 0.75),
-        tdx.RewardScaling(0.3, 1.7),
-        tdx.TargetReturn(7.0),
-        tdx.InitTracker(),
-    ],
-]
 NUMBER = re.compile(r"(?<![\w.\[])-?(?:0x[\da-f.]+p[+-]\d+|\d+\.\d+(?:e[+-]?\d+)?)")
 Damage = Callable[[str, random.Random], str]
-
-
-@pytest.fixture(scope="module")
-def chains() -> list[Any]:
-    return [
-        chain_functions(
-            tdx.TransformedEnv(Vectors(3, 2), tdx.Compose(*(stage.clone() for stage in stages))),
-            "chain",
-            [type(stage).__name__ for stage in stages],
-        )
-        for stages in STAGES
-    ]
-
-
-@pytest.fixture(scope="module")
-def write(chains: list[Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that writes an artifact once for each form and chain."""
-    root, known = tmp_path_factory.mktemp("artifacts"), set()
-
-    def written(form: str, number: int) -> Path:
-        folder = root / f"{form}_{number}"
-        if folder not in known:
-            assert write_artifact(chains[number], form, folder).verified
-            known.add(folder)
-        return folder
-
-    return written
 
 
 def pick(text: str, pattern: str | re.Pattern[str], rng: random.Random) -> re.Match[str] | None:
@@ -223,48 +174,6 @@ def test_damaged_graphs_are_rejected(kind: str, write: Callable[..., Path], tmp_
     program.graph_module.recompile()
     torch.export.save(program, path)
     assert_rejected(folder, kind)
-
-
-@pytest.mark.programs
-def test_damaged_onnx_files_are_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
-    require_package("onnxruntime")
-    require_package("onnxscript")
-    import onnx
-    from onnx import numpy_helper
-
-    source, count = write("onnx", 0), 0
-
-    def reject(name: str, change: Callable[[Any], None]) -> None:
-        nonlocal count
-        folder = tmp_path / str(count)
-        shutil.copytree(source, folder)
-        model = onnx.load(folder / name)
-        change(model.graph)
-        onnx.save(model, folder / name)
-        assert_rejected(folder, name)
-        count += 1
-
-    def change_number(number: int, graph: Any) -> None:
-        tensor = numbers(graph)[number]
-        value = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(numpy_helper.from_array(value + np.ones_like(value), tensor.name))
-
-    def numbers(graph: Any) -> list[Any]:
-        """Return constants of type float, and counts; others are shapes."""
-        attributes = [node.attribute[0] for node in graph.node if node.op_type == "Constant"]
-        held = [attribute.t for attribute in attributes if attribute.name == "value"]
-        return [*graph.initializer, *(tensor for tensor in held if not tensor.dims)]
-
-    def concat(graph: Any) -> Any:
-        return next(node for node in graph.node if node.op_type == "Concat").input
-
-    for name in ("reset.onnx", "step.onnx", "act.onnx"):
-        for number in range(len(numbers(onnx.load(source / name).graph))):
-            reject(name, partial(change_number, number))
-    reject("step.onnx", lambda graph: concat(graph).reverse())
-    reject("step.onnx", lambda graph: concat(graph).append(concat(graph)[0]))
-    reject("step.onnx", lambda graph: concat(graph).__setitem__(0, concat(graph)[1]))
-    assert count >= 15
 
 
 def test_a_manifest_with_another_shape_order_or_state_is_rejected(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from tdx.artifacts.verifier import Array, compare
 from tdx.stacks.descriptors.mjlab import read_mjlab
 from tests.artifacts.operators import OPERATORS
 from tests.artifacts.random_chains import Vectors, draw, entry, export, random_chain
+from tests.artifacts.test_damage import assert_rejected
 from tests.artifacts.test_generated_code import Episodes, run, torch_calls
 from tests.programs import require_package, sampled
 from tests.transforms.envs import RowsEnv
@@ -208,3 +212,42 @@ def test_metadata_has_names_order_scale_and_history(tmp_path: Any) -> None:
     assert metadata.custom_metadata_map["observation_history_lengths"] == "1,1,4,1"
     metadata = session((tmp_path / "chain" / "act.onnx").read_bytes()).get_modelmeta()
     assert metadata.custom_metadata_map["action_scale"] == "1.5,1.75"
+
+
+def test_damaged_onnx_files_are_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    source, count = write("onnx", 0), 0
+
+    def reject(name: str, change: Callable[[Any], None]) -> None:
+        nonlocal count
+        folder = tmp_path / str(count)
+        shutil.copytree(source, folder)
+        model = onnx.load(folder / name)
+        change(model.graph)
+        onnx.save(model, folder / name)
+        assert_rejected(folder, name)
+        count += 1
+
+    def change_number(number: int, graph: Any) -> None:
+        tensor = numbers(graph)[number]
+        value = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(value + np.ones_like(value), tensor.name))
+
+    def numbers(graph: Any) -> list[Any]:
+        """Return constants of type float, and counts; others are shapes."""
+        attributes = [node.attribute[0] for node in graph.node if node.op_type == "Constant"]
+        held = [attribute.t for attribute in attributes if attribute.name == "value"]
+        return [*graph.initializer, *(tensor for tensor in held if not tensor.dims)]
+
+    def concat(graph: Any) -> Any:
+        return next(node for node in graph.node if node.op_type == "Concat").input
+
+    for name in ("reset.onnx", "step.onnx", "act.onnx"):
+        for number in range(len(numbers(onnx.load(source / name).graph))):
+            reject(name, partial(change_number, number))
+    reject("step.onnx", lambda graph: concat(graph).reverse())
+    reject("step.onnx", lambda graph: concat(graph).append(concat(graph)[0]))
+    reject("step.onnx", lambda graph: concat(graph).__setitem__(0, concat(graph)[1]))
+    assert count >= 15

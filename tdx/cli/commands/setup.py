@@ -98,7 +98,7 @@ def init(
 
     tdx init -o converted.yaml --from train.py:make_env --allow-code
 
-    tdx init -o converted.yaml --from train.py:make_env --allow-code --format json
+    tdx init -o converted.yaml --force --from train.py:make_env --allow-code --format json
     """
     from tdx.cli.init import commented_pipeline
     from tdx.cli.output import STDOUT, check_target, write_file
