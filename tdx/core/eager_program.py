@@ -46,8 +46,9 @@ from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.chain_member import ChainOwner
+from tdx.core.transforms.inner_steps import select_rows
 from tdx.core.transforms.kernels import DictStep
-from tdx.foundation.errors import ChainError, TdxError
+from tdx.foundation.errors import TdxError
 from tdx.foundation.tensordicts import (
     flat_entries,
     make_tensordict_factory,
@@ -158,14 +159,7 @@ class EagerProgram:
                 kept.set(key, zeros[key] if held is None else held)
         if not bool(rows.any()):
             return kept
-        if not self._inner.batch_locked:
-            inner = inner.exclude("_step")
-        elif not self._inner.steps_some_rows:
-            raise ChainError(
-                f"{type(self._inner).__name__} cannot step some rows of its batch without the "
-                "others",
-                hint="put the transform that skips steps into the envs of the batch",
-            )
+        inner = select_rows(self._inner, inner, rows)
         following = self._step_on_tensordicts(inner, given_next)
         keep_unmasked_rows(following, kept, {"_reset": rows}, outer.ndim)
         return following

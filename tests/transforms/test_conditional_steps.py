@@ -12,6 +12,7 @@ from torch import Tensor
 import tdx
 from tdx import (
     ArgumentError,
+    CartPoleEnv,
     ChainError,
     Compose,
     ConditionalPolicySwitch,
@@ -208,3 +209,21 @@ def test_rewards_of_an_unknown_number_have_no_sum() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(MultiAction(), RewardSum()))
     with pytest.raises(SpecError, match=r"stage 1 \(RewardSum\), key 'reward': .* unknown number"):
         env.reset()
+
+
+def test_a_skipped_row_is_not_stepped_by_later_actions_of_a_chunk() -> None:
+    base, skipped = CartPoleEnv(batch_size=[3]), torch.tensor([True, False, False])
+    chain = Compose(ConditionalSkip(lambda _: skipped), MultiAction(stack_rewards=False))
+    env = TransformedEnv(base, chain)
+    start = env.reset()
+    # The second row leaves the track in its first step.
+    state = torch.tensor([[0.0] * 4, [2.39, 50.0, 0.0, 0.0], [0.0] * 4])
+    base.set_state(state)
+    action = base.full_action_spec["action"].zero()
+    action[..., 0] = 1
+    following = env.step(start.set("action", action.unsqueeze(1).expand(3, 4, -1)))["next"]
+    assert following["done"].flatten().tolist() == [False, True, False]
+    skipped[:] = torch.tensor([False, True, True])
+    played = env.step(start.set("action", action.unsqueeze(1)))["next", "observation"][0]
+    base.set_state(state)
+    assert torch.equal(played, base.step(start.set("action", action))["next", "observation"][0])

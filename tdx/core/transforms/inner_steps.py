@@ -80,6 +80,27 @@ def rows_where(
     return rows.expand(batch)
 
 
+def select_rows(env: EnvBase, before: TensorDictBase, rows: Tensor) -> TensorDictBase:
+    """Return the input ``[*B]`` of a step of some rows of an env.
+
+    Args:
+        env: The env.
+        before: Input of a step of all rows.
+        rows: The rows to step, bool ``[*B]``.
+
+    Raises:
+        ChainError: The env cannot step some rows without the others.
+    """
+    if not env.batch_locked:
+        return before.exclude("_step")
+    if not env.steps_some_rows:
+        raise ChainError(
+            f"{type(env).__name__} cannot step some rows of its batch without the others",
+            hint="put the transform into the envs of the batch",
+        )
+    return before.set("_step", rows.to(before.device or "cpu"))
+
+
 def step_rows(
     env: EnvBase,
     stages: tuple[Transform, ...],
@@ -102,14 +123,15 @@ def step_rows(
     for stage in reversed(stages):
         if stage.invertible:
             before = stage._inv_call(before)
+    # A stage between them, or one outside, may skip steps.
+    played = read(before, "_step")
+    if played is not None:
+        rows, before = rows & played.to(rows.device), before.exclude("_step")
+        if not bool(rows.any()):
+            return kept
     some = not bool(rows.all())
-    if some and env.batch_locked:
-        if not env.steps_some_rows:
-            raise ChainError(
-                f"{type(env).__name__} cannot step some rows of its batch without the others",
-                hint="put the transform into the envs of the batch",
-            )
-        before.set("_step", rows.to(before.device or "cpu"))
+    if some:
+        before = select_rows(env, before, rows)
     following = env.completed_step(before)
     for stage in stages:
         following = stage._step(before, following)
