@@ -357,10 +357,8 @@ def summary_lines(imported: StackImport) -> Iterator[str]:
     """Return the lines for the terminal: each stage and its counterpart, and the comparisons."""
     width = max((len(stage.name) for stage in imported.stages), default=0)
     for stage in imported.stages:
-        text = ", ".join(stage.calls) or stage.comment
-        if stage.missing is not None:
-            text = f"not converted: {stage.missing.reason}"
-        yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
+        line = f"{stage.index:>2} {stage.name.ljust(width)}  {stage.outcome}"
+        yield escape_control_characters(line)
     for comparison in imported.comparisons:
         yield f"{comparison.part}: {comparison}"
         if comparison.difference is not None:

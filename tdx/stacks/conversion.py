@@ -78,6 +78,13 @@ class ConvertedStage(Result):
         return "" if isinstance(self.result, Missing) else self.result.comment
 
     @property
+    def outcome(self) -> str:
+        """Its stages in the pipeline, or why it has none, as a line of text."""
+        if self.missing is not None:
+            return f"not converted: {self.missing.reason}"
+        return ", ".join(self.calls) or self.comment
+
+    @property
     def calls(self) -> list[str]:
         """Its stages in the pipeline, as the text of ``-t``."""
         return [format_stage(stage) for stage in self.stages]

@@ -84,9 +84,14 @@ def imported_classes(names: Iterable[str]) -> Iterator[type]:
             yield kind
 
 
-def unsupported_error(target: object) -> ArgumentError:
-    """Return the error for an unsupported object; its hint is what to do, if that is known."""
+def unsupported_error(target: object, hint: str | None = None) -> ArgumentError:
+    """Return the error for an unsupported object.
+
+    Args:
+        target: The object.
+        hint: What to do, unless the object is of a known class.
+    """
     steps = (
         step for base, step in _NEXT_STEPS if isinstance(target, tuple(imported_classes((base,))))
     )
-    return ArgumentError(f"{describe_object(target)} is not supported", hint=next(steps, None))
+    return ArgumentError(f"{describe_object(target)} is not supported", hint=next(steps, hint))

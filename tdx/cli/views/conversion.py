@@ -49,11 +49,9 @@ def conversion_blocks(imported: StackImport) -> Iterator[Block]:
     """
     rows = []
     for stage in imported.stages:
-        text = ", ".join(stage.calls) or stage.comment
-        if stage.missing is not None:
-            text = f"not converted: {stage.missing.reason}"
         style: Style = "" if stage.missing is None else "bad"
-        rows.append([Cell(str(stage.index), "dim"), Cell(stage.name, "name"), Cell(text, style)])
+        cells = Cell(str(stage.index), "dim"), Cell(stage.name, "name"), Cell(stage.outcome, style)
+        rows.append([*cells])
     yield Table.of(("", "stage", "counterpart"), rows)
     for comparison in imported.comparisons:
         difference = comparison.difference

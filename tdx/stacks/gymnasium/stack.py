@@ -73,7 +73,9 @@ class GymnasiumStack(LevelStack):
         core = core_of(target)
         check_envpool(core)
         if isinstance(core, VectorEnv) and not hasattr(core, "single_observation_space"):
-            raise unsupported_error(core)
+            raise unsupported_error(
+                core, "declare single_observation_space and single_action_space"
+            )
         super().__init__(target, list_levels(target))
         self._notes = notes
 

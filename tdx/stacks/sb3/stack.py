@@ -119,7 +119,7 @@ class StableBaselines3Stack(LevelStack):
 
         core = core_of(env)
         if not isinstance(core, VecEnv):
-            raise unsupported_error(core)
+            raise unsupported_error(core, "pass a VecEnv, or the env inside")
         super().__init__(env, list_levels(env))
 
     @cached_property
