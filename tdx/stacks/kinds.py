@@ -236,6 +236,8 @@ def _next_step(target: object) -> str:
         if hasattr(target, "num_envs"):
             return "wrap it in a subclass of gymnasium.vector.VectorEnv: it has several envs"
         return "wrap it in a subclass of gymnasium.Env, or make its class one"
+    if isinstance(target, list | tuple) and not all(callable(part) for part in target):
+        return "return the env, not the result of its reset or step"
     if callable(target) or isinstance(target, list | tuple):
         return NEEDS_SAMPLES
     return f"other libraries register a kind in the entry-point group {GROUP}"

@@ -161,6 +161,7 @@ def test_profile_has_a_row_for_each_wrapper() -> None:
     ("target", "hint"),
     [
         (3, "entry-point group"),
+        ((np.zeros(3), {}), "not the result of its reset"),
         ("CartPole-v1", "tdx.GymEnv('CartPole-v1')"),
         (gym.Env, "create an instance"),
         (make, "call it: make()"),
