@@ -113,7 +113,7 @@ def test_envs_with_unlocked_specs_step_as_others() -> None:
     for lock in (True, False):
         torch.manual_seed(0)
         env = GymEnv("CartPole-v1", spec_locked=lock, seed=0)
-        chain = TransformedEnv(env, StepCounter(), spec_locked=lock)
+        chain = TransformedEnv(env, StepCounter()).set_spec_lock_(lock)
         rollouts.append((env.rollout(5), chain.rollout(5), chain.maybe_reset(chain.reset())))
     locked, unlocked = rollouts
     assert all((one == other).all() for one, other in zip(locked, unlocked, strict=True))
