@@ -18,7 +18,7 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
-from tdx.data.layout import Index, Info, StateDict, map_tree, to_time_first, to_written_order
+from tdx.data.layout import Index, Info, StateDict, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
@@ -32,7 +32,7 @@ from tdx.data.writers import RoundRobinWriter, Writer
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read, write
-from tdx.foundation.torch_internals import forward_hooks
+from tdx.foundation.torch_internals import forward_hooks, tree_map
 
 
 def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) -> Any:
@@ -620,7 +620,7 @@ class ReplayBuffer(ChainOwner):
         data = to_written_order(storage[:], dim)
         if hasattr(data, "permute") or isinstance(index, str):
             return data[index]
-        return map_tree(lambda leaf: leaf[index], data)
+        return tree_map(lambda leaf: leaf[index], data)
 
     def __setitem__(self, index: Index, data: object) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
@@ -304,11 +304,6 @@ def as_entries(data: Any, ndim: int) -> tuple[Value, Form | None]:
         ) from error
 
 
-def map_tree(function: Callable[[Any], object], data: object) -> Any:
-    """Apply a function to each leaf of nested dicts, lists and tuples."""
-    return tree_map(function, data)
-
-
 def split_steps(data: object) -> list[Any]:
     """Return each step of nested dicts, lists and tuples of tensors ``[T, ...]``."""
     leaves, tree = tree_flatten(data)
@@ -338,7 +333,7 @@ def to_time_first(data: Any, dim: int) -> Any:
     if dim == 0:
         return data
     if isinstance(data, (dict, tuple)):
-        return map_tree(lambda leaf: to_time_first(leaf, dim), data)
+        return tree_map(lambda leaf: to_time_first(leaf, dim), data)
     if not hasattr(data, "permute") or data.ndim <= dim:
         return data
     return data.permute(dim, *(other for other in range(data.ndim) if other != dim))
@@ -349,5 +344,5 @@ def to_written_order(stored: Any, dim: int) -> Any:
     if dim == 0:
         return stored
     if not hasattr(stored, "permute"):
-        return map_tree(lambda leaf: to_written_order(leaf, dim), stored)
+        return tree_map(lambda leaf: to_written_order(leaf, dim), stored)
     return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

@@ -30,7 +30,6 @@ from tdx.data.layout import (
     as_entries,
     build_tensordict,
     leaves_of,
-    map_tree,
     nest_leaves,
     split_steps,
     stack_trees,
@@ -39,7 +38,7 @@ from tdx.data.layout import (
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.torch_internals import unravel_positions
+from tdx.foundation.torch_internals import tree_map, unravel_positions
 from tdx.specs.arguments import Value
 
 _SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
@@ -1113,7 +1112,7 @@ class ListStorage(Storage):
         self._items = []
 
     def state_dict(self) -> StateDict:
-        return {"_storage": [map_tree(_copy, item) for item in self._items]}
+        return {"_storage": [tree_map(_copy, item) for item in self._items]}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         items = state_dict.get("_storage")
@@ -1127,7 +1126,7 @@ class ListStorage(Storage):
                 f"the state has {len(items)} items, this storage has room for {self.max_size}",
                 hint=f"use a storage with max_size={len(items)} or more",
             )
-        self._items = [map_tree(_copy, item) for item in items]
+        self._items = [tree_map(_copy, item) for item in items]
         self.rows, self.cursor = len(items), len(items) % self.max_rows
         self.version += 1
 
