@@ -211,7 +211,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             )
         return self.step(tensordict)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
         # What collectors, batches and transformed envs of TorchRL read first of an env.
         if name in ("_has_dynamic_specs", "_supports_set_state"):
             raise ArgumentError(
