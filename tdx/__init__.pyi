@@ -77,6 +77,8 @@ from .modules import get_env_transforms_from_module as get_env_transforms_from_m
 from .modules import get_primers_from_module as get_primers_from_module
 from .modules import recurrent_mode as recurrent_mode
 from .modules import set_recurrent_mode as set_recurrent_mode
+from .data import HERReplayBuffer as HERReplayBuffer
+from .data import HindsightStrategy as HindsightStrategy
 from .data import ImmutableDatasetWriter as ImmutableDatasetWriter
 from .data import LambdaScheduler as LambdaScheduler
 from .data import LazyMemmapStorage as LazyMemmapStorage

@@ -265,10 +265,11 @@ class TransformedEnv(EnvBase, ChainOwner):
     @property
     def resets_by_mask(self) -> bool:
         cache = self.env_specs.cache
-        if "resets_by_mask" not in cache:
-            known = self.step_reads is not None
-            cache["resets_by_mask"] = known and self.base_env.resets_by_mask
-        return bool(cache["resets_by_mask"])
+        known: bool | None = cache.get("resets_by_mask")
+        if known is None:
+            known = self.step_reads is not None and self.base_env.resets_by_mask
+            cache["resets_by_mask"] = known
+        return known
 
     @property
     def step_reads(self) -> tuple[NestedKey, ...] | None:

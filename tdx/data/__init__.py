@@ -7,6 +7,7 @@ from tdx.data.ensembles import (
     StorageEnsemble,
     WriterEnsemble,
 )
+from tdx.data.hindsight import HERReplayBuffer, HindsightStrategy
 from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from tdx.data.schedulers import (
@@ -43,6 +44,8 @@ from tdx.data.writers import (
 )
 
 __all__ = [
+    "HERReplayBuffer",
+    "HindsightStrategy",
     "ImmutableDatasetWriter",
     "LambdaScheduler",
     "LazyMemmapStorage",

@@ -18,7 +18,7 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
-from tdx.data.layout import Index, Info, StateDict, map_tree, to_time_first, to_written_order
+from tdx.data.layout import Index, Info, StateDict, to_time_first, to_written_order
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
@@ -32,20 +32,11 @@ from tdx.data.writers import RoundRobinWriter, Writer
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read, write
-from tdx.foundation.torch_internals import forward_hooks
+from tdx.foundation.torch_internals import forward_hooks, tree_map
 
 
 def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) -> Any:
-    """Return a part of the buffer, or what a function creates for it.
-
-    Args:
-        part: Part, function that creates it, or ``None`` for the default.
-        kind: Type of the part.
-        default: Creates the default.
-
-    Raises:
-        ArgumentError: It has another type.
-    """
+    """Return a part of the buffer, or what a function creates for it; ``None``: the default."""
     if part is None and default is not None:
         return default()
     if not isinstance(part, kind) and callable(part):
@@ -59,22 +50,14 @@ def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) 
 
 
 def check_batch_size(batch_size: int) -> int:
-    """Return a batch size.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
-    """
+    """Return a batch size, which must be an integer of at least 1."""
     return check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
 
 
 class Batch(NamedTuple):
-    """A sampled batch.
+    """A sampled batch, with the positions of its steps and what the sampler wrote.
 
-    Args:
-        data: Batch.
-        info: Positions of its steps, and entries that the sampler wrote.
-        ended: True if it is the last one of a pass.
-        before: State of the sampler before it was drawn.
+    ``ended`` marks the last one of a pass, ``before`` is the state of the sampler before it.
     """
 
     data: Any
@@ -86,8 +69,7 @@ class Batch(NamedTuple):
 class ChainProgram:
     """Runs ``chain(data)`` with less overhead for transforms that map tensor by tensor.
 
-    Args:
-        chain: Chain of transforms; a changed chain needs a new program.
+    A changed chain needs a new program.
     """
 
     def __init__(self, chain: Compose) -> None:
@@ -105,10 +87,7 @@ class ChainProgram:
         )
 
     def __call__(self, data: Any) -> Any:
-        """Map a batch; most transforms do so in place.
-
-        Args:
-            data: Batch ``[N, ...]`` that the caller owns.
+        """Map a batch ``[N, ...]`` that the caller owns; most transforms do so in place.
 
         Raises:
             ChainError: The batch is not a TensorDict, and a stage is not a plain function.
@@ -158,11 +137,7 @@ def _map_each(
 
 
 class InvertedTransform(Transform):
-    """Swaps ``forward`` and ``inv`` of a transform.
-
-    Args:
-        transform: Transform to invert.
-    """
+    """Swaps ``forward`` and ``inv`` of a transform."""
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -188,16 +163,10 @@ class InvertedTransform(Transform):
 
 
 class Prefetcher:
-    """A queue of prefetched batches. With ``ahead=0`` each batch is prepared when it is requested.
+    """A queue of batches prepared in advance; with ``ahead=0`` each is prepared when requested.
 
     A single thread prepares them in order, so that the order of the batches is that of the
     random numbers.
-
-    Args:
-        ahead: Number of batches to prepare in advance.
-
-    Raises:
-        ArgumentError: The number is not an integer of at least 0.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -217,12 +186,7 @@ class Prefetcher:
         return not self._queue or self._size == size
 
     def next(self, size: int, make: Callable[[int], Batch]) -> Batch:
-        """Return the next batch, and schedule the ones after it.
-
-        Args:
-            size: Batch size.
-            make: Prepares a batch of a size.
-        """
+        """Return the next batch of a size, and schedule the ones after it."""
         if not self.ahead:
             return make(size)
         with self._lock:
@@ -614,12 +578,10 @@ class ReplayBuffer(ChainOwner):
         return ()
 
     def _map(self, data: Any, kept_keys: Collection[str] = ()) -> Any:
-        """Run the transforms.
+        """Run the transforms on a batch ``[N, ...]``.
 
-        Args:
-            data: Batch ``[N, ...]``.
-            kept_keys: Root entries that the transforms must not drop, such as the positions of
-                the steps. A transform that changes the batch size may.
+        They must not drop the root entries ``kept_keys``, such as the positions of the steps. A
+        transform that changes the batch size may.
         """
         kept = {key: read(data, key) for key in kept_keys}
         size = data.batch_size if kept else None
@@ -658,7 +620,7 @@ class ReplayBuffer(ChainOwner):
         data = to_written_order(storage[:], dim)
         if hasattr(data, "permute") or isinstance(index, str):
             return data[index]
-        return map_tree(lambda leaf: leaf[index], data)
+        return tree_map(lambda leaf: leaf[index], data)
 
     def __setitem__(self, index: Index, data: object) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""

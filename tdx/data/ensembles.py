@@ -23,10 +23,6 @@ from tdx.foundation.errors import ArgumentError, ChainError
 def resolve_members(index: Index, count: int) -> int | list[int]:
     """Return the member, or the members, that an index selects.
 
-    Args:
-        index: Number, slice, ellipsis, range, list, array, or int64 tensor ``[N]``.
-        count: Number of members.
-
     Raises:
         IndexError: The index has another type or shape, or exceeds the number of members.
     """
@@ -533,11 +529,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
 def _members(
     storages: StorageEnsemble, samplers: SamplerEnsemble, writers: WriterEnsemble
 ) -> tuple[ReplayBuffer, ...]:
-    """Return a buffer of each storage, sampler and writer.
-
-    Raises:
-        ArgumentError: Their numbers differ.
-    """
+    """Return a buffer of each storage, sampler and writer."""
     if not len(storages) == len(samplers) == len(writers):
         raise ArgumentError(
             f"there are {len(storages)} storages, {len(samplers)} samplers and {len(writers)} "
@@ -580,13 +572,7 @@ def _as_rows(index: Tensor | tuple[Tensor, ...]) -> Tensor:
 
 
 def _mark_members(data: TensorDictBase, index: Tensor | tuple[Tensor, ...], member: int) -> None:
-    """Write the positions of the steps of a batch and their buffer into its ``index``.
-
-    Args:
-        data: Batch ``[N, ...]`` of one buffer.
-        index: Positions of its steps, int64 ``[N]``, or one such tensor per dim.
-        member: Number of the buffer.
-    """
+    """Write the positions of steps ``[N, ...]`` and their buffer into the entry ``index``."""
     rows = _as_rows(index)
     shaped = rows.reshape(len(rows), *[1] * (data.ndim - 1), *rows.shape[1:])
     entry = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
@@ -33,15 +33,7 @@ Index = int | slice | range | Sequence[Any] | Tensor | NDArray[Any] | EllipsisTy
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys, shapes and dtypes of a stored step.
-
-    Args:
-        dtypes: Dtype of each leaf.
-        shapes: Shape of each leaf in one step.
-        groups: Batch dims of each nested TensorDict in one step, by path; those of the step
-            itself at the empty path. Empty for a bare tensor.
-        names: Names of the batch dims of a step.
-    """
+    """Keys, shapes and dtypes of a stored step, by the path of each leaf."""
 
     dtypes: Mapping[Path, torch.dtype]
     shapes: Mapping[Path, torch.Size]
@@ -64,11 +56,7 @@ class Layout:
         )
 
     def require(self, layout: Layout) -> None:
-        """Check that another layout is the same.
-
-        Raises:
-            ArgumentError: It has other keys, shapes or dtypes.
-        """
+        """Check that another layout has the same keys, shapes and dtypes."""
         if layout.shapes.keys() != self.shapes.keys():
             differences = []
             for verb, paths in (
@@ -106,15 +94,7 @@ def _collect_groups(
 
 
 def leaves_of(data: object, ndim: int) -> LeavesByPath:
-    """Return every tensor of the data by path.
-
-    Args:
-        data: Tensor or TensorDict, ``[*B, ...]``.
-        ndim: Number of dims that count steps.
-
-    Raises:
-        ArgumentError: The data has another type, or too few batch dims.
-    """
+    """Return every tensor of data ``[*B, ...]`` by path; ``ndim`` of the dims count steps."""
     hint = "use ListStorage for other objects"
     if isinstance(data, Tensor):
         leaves: LeavesByPath = {(): data.detach()}
@@ -175,14 +155,8 @@ def build_tensordict(
 ) -> TensorDict:
     """Return a TensorDict of nested dicts, without checks.
 
-    Args:
-        tree: Nested dicts of tensors, or of their numbers in ``values``.
-        groups: Batch dims of each nested TensorDict after ``batch``, by path.
-        batch: Batch dims of all of them.
-        device: Device of the tensors.
-        names: Names of the dims; missing ones have none.
-        values: Tensors by number.
-        path: Path of the tree.
+    The leaves of ``tree`` are tensors, or their numbers in ``values``; the nested TensorDict at
+    each path of ``groups`` has the dims ``[*batch, *groups[path]]``. Missing names are ``None``.
     """
     fields = {}
     for key, node in tree.items():
@@ -205,15 +179,10 @@ MOST_BYTES = 1024
 
 
 class Continuity:
-    """Marks the steps that do not continue the previous row.
+    """Marks the steps that do not continue the previous row, bool ``[rows, width]``.
 
     A step continues the previous row if its root equals the ``next`` of that row. This separates
     rollouts that were cut without a done flag, or that were written one after another.
-
-    Args:
-        shapes: Shape of each leaf in one step.
-        rows: Capacity in rows.
-        width: Number of steps in a row.
     """
 
     def __init__(
@@ -230,13 +199,10 @@ class Continuity:
         newest: int | None,
         size: tuple[int, int],
     ) -> None:
-        """Compare incoming rows with each other, and the first one with the newest stored row.
+        """Compare incoming rows ``[rows, *B, ...]`` with each other, and the first with the newest.
 
-        Args:
-            incoming: Incoming leaves, ``[rows, *B, ...]`` each.
-            stored: Leaves of the storage.
-            newest: Index of the row that was written last, if there is one.
-            size: Number of incoming rows, and number of steps in each.
+        ``newest`` is the row that was written last, ``size`` the numbers of incoming rows and of
+        steps in each.
         """
         begins = torch.zeros(size, dtype=torch.bool)
         for root, following in self._pairs:
@@ -288,11 +254,7 @@ def _differ(before: Tensor, after: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class TensorClassForm:
-    """Turns entries into an object of a tensorclass.
-
-    Args:
-        kind: Class.
-    """
+    """Turns entries into an object of a tensorclass."""
 
     kind: type[TensorDictBase]
 
@@ -303,11 +265,7 @@ class TensorClassForm:
 
 @dataclass(frozen=True)
 class TreeForm:
-    """Turns entries into nested dicts, lists and tuples.
-
-    Args:
-        tree: Structure; its leaves are the entries ``"0"``, ``"1"``, ….
-    """
+    """Turns the entries ``"0"``, ``"1"``, … into nested dicts, lists and tuples."""
 
     tree: TreeSpec
 
@@ -323,12 +281,8 @@ Form = TensorClassForm | TreeForm
 def as_entries(data: Any, ndim: int) -> tuple[Value, Form | None]:
     """Return data as a tensor or TensorDict, and the form that turns it back.
 
-    Args:
-        data: Tensor, TensorDict, tensorclass, or nested dicts, lists and tuples of tensors.
-        ndim: Number of dims that count steps.
-
     Raises:
-        ArgumentError: The data has another type, or its tensors differ in those dims.
+        ArgumentError: The data has another type, or its tensors differ in the first ``ndim`` dims.
     """
     if isinstance(data, (Tensor, TensorDictBase)):
         return data, None
@@ -348,11 +302,6 @@ def as_entries(data: Any, ndim: int) -> tuple[Value, Form | None]:
             f"the storage takes {type(data).__name__}s of tensors with the same number of steps",
             hint="use ListStorage for other objects",
         ) from error
-
-
-def map_tree(function: Callable[[Any], object], data: object) -> Any:
-    """Apply a function to each leaf of nested dicts, lists and tuples."""
-    return tree_map(function, data)
 
 
 def split_steps(data: object) -> list[Any]:
@@ -384,7 +333,7 @@ def to_time_first(data: Any, dim: int) -> Any:
     if dim == 0:
         return data
     if isinstance(data, (dict, tuple)):
-        return map_tree(lambda leaf: to_time_first(leaf, dim), data)
+        return tree_map(lambda leaf: to_time_first(leaf, dim), data)
     if not hasattr(data, "permute") or data.ndim <= dim:
         return data
     return data.permute(dim, *(other for other in range(data.ndim) if other != dim))
@@ -395,5 +344,5 @@ def to_written_order(stored: Any, dim: int) -> Any:
     if dim == 0:
         return stored
     if not hasattr(stored, "permute"):
-        return map_tree(lambda leaf: to_written_order(leaf, dim), stored)
+        return tree_map(lambda leaf: to_written_order(leaf, dim), stored)
     return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

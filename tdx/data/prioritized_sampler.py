@@ -296,10 +296,7 @@ class PrioritizedSampler(Sampler):
 class SegmentTree:
     """An array of float64 that reduces any range in logarithmic time.
 
-    Args:
-        size: Number of elements.
-        operation: ``np.add`` or ``np.minimum``.
-        neutral: Value of elements that were not set.
+    The operation is ``np.add`` or ``np.minimum``; elements that were not set are ``neutral``.
     """
 
     def __init__(self, size: int, operation: np.ufunc, neutral: float) -> None:
@@ -347,11 +344,7 @@ class SegmentTree:
         return result
 
     def find(self, mass: Floats) -> NDArray[np.int64]:
-        """Return the element in which a cumulative sum reaches each mass; never one of zero.
-
-        Args:
-            mass: Numbers from 0 to the sum of a tree of ``np.add``, ``[N]``.
-        """
+        """Return the element in which the cumulative sum reaches each mass; never one of zero."""
         node = np.ones(len(mass), dtype=np.int64)
         left_mass = np.asarray(mass, dtype=np.float64)
         while node[0] < self._first:

@@ -184,11 +184,7 @@ class Sampler:
 
 
 def require_steps(storage: Storage) -> None:
-    """Check that there is something to draw.
-
-    Raises:
-        ChainError: The storage is empty.
-    """
+    """Raise a ``ChainError`` if there is nothing to draw."""
     if not storage.rows:
         raise ChainError(
             "Cannot sample from an empty storage: the buffer is empty",

@@ -53,14 +53,7 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True)
 class _StoredArray:
-    """A file of raw numbers.
-
-    Args:
-        file: Its name in the folder.
-        dtype: Type of the numbers.
-        shape: Shape of the tensor.
-        crc32: Checksum of its bytes in hex; ``None`` if it was saved without one.
-    """
+    """A file of raw numbers; ``crc32`` is in hex, ``None`` if it was saved without one."""
 
     file: str
     dtype: torch.dtype
@@ -77,16 +70,8 @@ class _StoredArray:
 class Content(Generic[Stored]):
     """Content of a saved buffer, as tensors or as files.
 
-    Args:
-        layout: Layout of a step; ``None`` if nothing was ever stored.
-        leaves: Filled rows of every leaf, ``[rows, *B, ...]``.
-        begins: Steps that do not continue the step before them, bool ``[rows, width]``.
-        rows: Number of filled rows.
-        batch: Dims ``[*B]``.
-        cursor: Row that is written next.
-        max_rows: Capacity in rows.
-        write_count: Number of rows ever written.
-        sampler: State of the sampler; its tensors become files, the rest is plain data.
+    ``layout`` is ``None`` if nothing was ever stored. Tensors in the state of the sampler become
+    files; the rest of it is plain data.
     """
 
     layout: Layout | None
@@ -192,11 +177,7 @@ def _to_document(content: Content[_StoredArray]) -> Document:
 
 
 def load(folder: FilePath) -> Saved:
-    """Read what :func:`save` wrote; again if another process saved in the meantime.
-
-    Raises:
-        StorageError: The folder has no saved buffer, or a file of it is missing or damaged.
-    """
+    """Read what :func:`save` wrote; again if another process saved in the meantime."""
     with (
         report_read_errors(
             f"the buffer in {folder}",
@@ -240,16 +221,7 @@ def _map_file(folder: Container, array: _StoredArray) -> Tensor:
 
 
 def _parse(text: bytes, source: str | FilePath) -> Content[_StoredArray]:
-    """Read and validate a manifest.
-
-    Args:
-        text: The JSON document.
-        source: What an error message calls it.
-
-    Raises:
-        StorageError: It does not match its checksum, is of another version or format, or its
-            entries contradict each other.
-    """
+    """Read and validate a manifest; ``source`` is what an error message calls it."""
     document = parse_json(text, source)
     try:
         version = document["version"]

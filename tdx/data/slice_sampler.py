@@ -26,10 +26,8 @@ TRAJECTORY_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
 class Episodes:
     """Stored episodes, in time order within each column.
 
-    Args:
-        first: Number of rows from the oldest row to the first step.
-        length: Number of steps.
-        column: Position in the row.
+    ``first`` counts the rows from the oldest row to the first step, ``column`` is the position in
+    the row.
     """
 
     first: Tensor
@@ -38,14 +36,7 @@ class Episodes:
 
 
 class EpisodeBoundaries:
-    """Finds episodes by flags or identifiers.
-
-    Args:
-        end_key: Flag of the last step of an episode.
-        end_keys: Instead, flags any of which ends an episode.
-        traj_key: Entry that identifies the episode.
-        ends: Flags of all steps, ``[rows, *B]``, instead of entries.
-        trajectories: Identifiers of the episodes of all steps, instead of entries.
+    """Finds episodes by flags or identifiers, in entries or in tensors ``[rows, *B]``.
 
     Raises:
         ArgumentError: Two of the alternatives are given.
@@ -373,10 +364,9 @@ class SliceSampler(Sampler):
     def _choose(
         self, storage: TensorStorage, plan: Plan, count: int
     ) -> tuple[Tensor, Tensor, dict[NestedKey, Tensor]]:
-        """Choose episodes, and the step of each at which its slice starts.
+        """Choose episodes, and the step of each at which its slice starts, int64 ``[count]``.
 
-        Returns:
-            Episodes and steps, int64 ``[count]``, and further entries of the batch.
+        The dict has further entries of the batch.
         """
         chosen = self._integers(len(plan.first), count)
         part = self._fractions(count, chosen.device).cpu()
@@ -387,11 +377,7 @@ class SliceSampler(Sampler):
     def _starts_of(plan: Plan, chosen: Tensor, part: Tensor) -> Tensor:
         """Return the step at which the slice of each chosen episode starts.
 
-        Args:
-            plan: The plan.
-            chosen: Episodes, int64 ``[count]``.
-            part: Numbers in [0, 1), float64 ``[count]``, so that the product with the number of
-                starts stays below it.
+        ``part`` is float64 in [0, 1), so that the product with the number of starts stays below it.
         """
         offset = (part * plan.starts[chosen]).long()
         return offset if plan.start is None else offset + plan.start[chosen]

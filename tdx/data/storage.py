@@ -30,7 +30,6 @@ from tdx.data.layout import (
     as_entries,
     build_tensordict,
     leaves_of,
-    map_tree,
     nest_leaves,
     split_steps,
     stack_trees,
@@ -39,7 +38,7 @@ from tdx.data.layout import (
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.torch_internals import unravel_positions
+from tdx.foundation.torch_internals import tree_map, unravel_positions
 from tdx.specs.arguments import Value
 
 _SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
@@ -49,12 +48,7 @@ class WriteListener(Protocol):
     """Is notified when steps are written, as a sampler with priorities."""
 
     def mark_update(self, index: Tensor, *, storage: Storage | None = None) -> None:
-        """Handle new steps.
-
-        Args:
-            index: Step numbers, int64 ``[N]``.
-            storage: Storage of the steps.
-        """
+        """Handle new steps, by their numbers, int64 ``[N]``."""
 
 
 class Storage(ABC):
@@ -222,9 +216,7 @@ class Storage(ABC):
     def _prepare(self, data: object, newest: int | None) -> int:
         """Check data before it is written, and return its number of rows.
 
-        Args:
-            data: Rows along the first dim.
-            newest: Row that the data follows, if any.
+        ``newest`` is the row that the data follows, if any.
         """
 
     @abstractmethod
@@ -358,12 +350,7 @@ def is_single(index: Index) -> TypeGuard[int | Tensor]:
 
 
 def as_rows(index: Index, rows: int) -> Tensor:
-    """Return the rows of an index, int64 ``[N]``.
-
-    Args:
-        index: Row, range, slice, list, mask, or int64 tensor.
-        rows: Number of rows, to resolve slices and negative rows.
-    """
+    """Return the rows of an index, int64 ``[N]``; negative rows count from the end of ``rows``."""
     if isinstance(index, slice):
         index = range(rows)[index]
     numbers = torch.tensor(index) if isinstance(index, range) else torch.as_tensor(index)
@@ -374,12 +361,7 @@ def as_rows(index: Index, rows: int) -> Tensor:
 
 
 def check_rows(rows: Tensor, count: int, max_rows: int) -> None:
-    """Check that data of ``count`` rows can be written to some rows.
-
-    Raises:
-        ArgumentError: The number of rows differs.
-        IndexError: A row is out of range.
-    """
+    """Check that data of ``count`` rows can be written to some rows."""
     if len(rows) != count:
         raise ArgumentError(
             f"the index has {len(rows)} rows, the data has {count}",
@@ -396,11 +378,7 @@ def moves_oldest_first(saved: Saved, max_size: int) -> bool:
 
 
 def check_room(saved: Saved, max_size: int) -> None:
-    """Check that a storage has room for saved rows.
-
-    Raises:
-        ArgumentError: It is too small.
-    """
+    """Raise an ``ArgumentError`` if a storage has no room for saved rows."""
     steps = saved.rows * torch.Size(saved.batch).numel()
     if steps > max_size:
         raise ArgumentError(
@@ -658,15 +636,7 @@ class TensorStorage(Storage):
         begins: Tensor,
         order: Tensor,
     ) -> None:
-        """Load saved rows.
-
-        Args:
-            layout: Layout of a step.
-            batch: Dims ``[*B]`` of a row.
-            leaves: Rows of each leaf, ``[rows, *B, ...]``.
-            begins: Mask of the steps that do not continue the previous one, bool
-                ``[rows, width]``.
-            order: Index of the saved row for each row, int64 ``[rows]``.
+        """Load saved rows ``[rows, *B, ...]`` of each leaf and their marks, in the given order.
 
         Raises:
             ArgumentError: The storage was created for other data.
@@ -1142,7 +1112,7 @@ class ListStorage(Storage):
         self._items = []
 
     def state_dict(self) -> StateDict:
-        return {"_storage": [map_tree(_copy, item) for item in self._items]}
+        return {"_storage": [tree_map(_copy, item) for item in self._items]}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         items = state_dict.get("_storage")
@@ -1156,7 +1126,7 @@ class ListStorage(Storage):
                 f"the state has {len(items)} items, this storage has room for {self.max_size}",
                 hint=f"use a storage with max_size={len(items)} or more",
             )
-        self._items = [map_tree(_copy, item) for item in items]
+        self._items = [tree_map(_copy, item) for item in items]
         self.rows, self.cursor = len(items), len(items) % self.max_rows
         self.version += 1
 
@@ -1201,17 +1171,9 @@ def _copy(leaf: object) -> object:
 
 
 def collate(items: list[Any], name: str | None = None) -> Any:
-    """Return a batch of items: tensors, TensorDicts, numbers and trees of them stacked.
+    """Stack items along a new first dim: tensors, TensorDicts, numbers and trees of them.
 
-    Items of other types are returned as a list.
-
-    Args:
-        items: Items to stack along a new first dim.
-        name: Name of the new dim of TensorDicts.
-
-    Example:
-        >>> collate([1, 2])
-        tensor([1, 2])
+    Items of other types are returned as a list. The new dim of TensorDicts gets the name.
     """
     if all(isinstance(item, TensorDictBase) for item in items):
         try:

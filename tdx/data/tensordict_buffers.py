@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.buffer import ReplayBuffer, Stage, build_part
+from tdx.data.buffer import ReplayBuffer, build_part
 from tdx.data.layout import Info, to_time_first
 from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.storage import ListStorage, Storage
@@ -190,17 +190,9 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         priority_key: Entry with the priority of each step.
         eps: Small number added to priorities.
         storage: Storage; ``ListStorage(1000)`` by default.
-        collate_fn: See :class:`ReplayBuffer`, as the other arguments.
-        pin_memory: See :class:`ReplayBuffer`.
-        prefetch: See :class:`ReplayBuffer`.
-        transform: See :class:`ReplayBuffer`.
         reduction: How a priority of several elements becomes one number: ``max``, ``min``,
             ``mean`` or ``median``.
-        batch_size: See :class:`ReplayBuffer`.
-        dim_extend: See :class:`ReplayBuffer`.
-        generator: See :class:`ReplayBuffer`.
-        shared: Must be false.
-        compilable: No effect.
+        **kwargs: Other arguments of :class:`ReplayBuffer`.
 
     Example:
         >>> import torch
@@ -226,28 +218,13 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
         storage: Storage | Callable[[], Storage] | None = None,
-        collate_fn: Callable[[Any], object] | None = None,
-        pin_memory: bool = False,
-        prefetch: int | None = None,
-        transform: Stage | None = None,
         reduction: str = "max",
-        batch_size: int | None = None,
-        dim_extend: int | None = None,
-        generator: torch.Generator | None = None,
-        shared: bool = False,
-        compilable: bool = False,
+        **kwargs: Any,
     ) -> None:
         built: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
         super().__init__(
             priority_key=priority_key,
             storage=built,
             sampler=PrioritizedSampler(built.max_size, alpha, beta, eps, reduction=reduction),
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            prefetch=prefetch,
-            transform=transform,
-            batch_size=batch_size,
-            dim_extend=dim_extend,
-            generator=generator,
-            shared=shared,
+            **kwargs,
         )

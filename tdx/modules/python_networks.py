@@ -36,12 +36,9 @@ class _PythonNetwork(nn.RNNBase):
     def _run(
         self, value: Tensor | PackedSequence, first: States | None, sizes: tuple[int, ...]
     ) -> tuple[Any, States]:
-        """Run all layers.
+        """Run all layers on an input in the form of ``torch.nn``.
 
-        Args:
-            value: Input in the form of ``torch.nn``.
-            first: States ``[L, N, H]``, ``[L, H]`` for a single sequence. ``None``: zeros.
-            sizes: Size of each state.
+        States are ``[L, N, H]``, or ``[L, H]`` for a single sequence; zeros if there are none.
         """
         if self.bidirectional:
             raise ArgumentError(
@@ -215,12 +212,7 @@ def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rebuild_network(network: nn.RNNBase, kind: type[nn.RNNBase]) -> nn.RNNBase:
-    """Return a network of another class with the same parameters.
-
-    Args:
-        network: ``nn.GRU``, ``nn.LSTM``, or one of the classes here.
-        kind: Class of the new network.
-    """
+    """Return a network of another class with the same parameters."""
     names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
     names += ["bidirectional"]
     options = {name: getattr(network, name) for name in names}

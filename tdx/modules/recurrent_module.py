@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -17,6 +17,7 @@ from tdx.core.recurrent_mode import recurrent_mode
 from tdx.core.transforms import Compose
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, Where
 from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key
+from tdx.modules.python_networks import GRU, LSTM, rebuild_network
 from tdx.specs import Unbounded
 from tdx.transforms.episode.init_tracker import InitTracker
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
@@ -29,6 +30,8 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     """A recurrent network over the entries of a TensorDict."""
 
     default_state_keys: ClassVar[tuple[str, ...]]
+    network_name: ClassVar[str]
+    """Attribute of the network."""
     in_keys: list[NestedKey]
     out_keys: list[NestedKey]
 
@@ -62,9 +65,21 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             )
 
     @property
-    @abstractmethod
     def network(self) -> Any:
         """Recurrent network, batch first."""
+        return getattr(self, self.network_name)
+
+    def make_python_based(self) -> Self:
+        """Replace the network by one in tensor operations with the same parameters."""
+        return self._rebuild(GRU if isinstance(self.network, nn.GRU) else LSTM)
+
+    def make_cudnn_based(self) -> Self:
+        """Replace the network by that of ``torch.nn`` with the same parameters."""
+        return self._rebuild(nn.GRU if isinstance(self.network, nn.GRU) else nn.LSTM)
+
+    def _rebuild(self, kind: type[nn.RNNBase]) -> Self:
+        setattr(self, self.network_name, rebuild_network(self.network, kind))
+        return self
 
     @abstractmethod
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -211,18 +226,7 @@ def build_network(
     hidden_size: int | None,
     **options: Any,
 ) -> Any:
-    """Return the given network, or a new one.
-
-    Args:
-        kind: ``nn.GRU`` or ``nn.LSTM``, or a class that extends it.
-        network: Existing network, if any.
-        input_size: Input size of a new network.
-        hidden_size: Hidden size of a new network.
-        **options: Other arguments of a new network.
-
-    Raises:
-        ArgumentError: Neither or both are given, or the network is not batch first.
-    """
+    """Return the given network, or a new one of the class ``kind``: ``nn.GRU`` or ``nn.LSTM``."""
     name = kind.__name__
     sizes = (input_size, hidden_size)
     if network is None:
@@ -250,11 +254,7 @@ def build_network(
 
 
 def check_backend(backend: str) -> None:
-    """Check the choice of kernels.
-
-    Raises:
-        ArgumentError: The backend is not available.
-    """
+    """Check the choice of kernels."""
     if backend not in ("auto", "pad", "scan"):
         raise ArgumentError(
             f"recurrent_backend {backend!r} is not available",
@@ -347,15 +347,10 @@ def _check_distinct(primers: list[TensorDictPrimer]) -> None:
 def run_sequences(
     network: nn.Module, value: Tensor, states: States, starts: Tensor, *, zero_starts: bool
 ) -> tuple[Tensor, States]:
-    """Run a network over ``N`` sequences of ``T`` steps; each episode starts with its own state.
+    """Run a network over sequences of inputs ``[N, T, F]``; each episode starts with its own state.
 
-    Args:
-        network: ``nn.GRU`` or ``nn.LSTM``, batch first.
-        value: Inputs ``[N, T, F]``.
-        states: States ``[N, T, L, H]``. Those of the first step and of steps that start an
-            episode are read.
-        starts: Mask of the steps that start an episode, ``[N, T]``.
-        zero_starts: Start episodes with a zero state instead.
+    ``starts`` ``[N, T]`` marks the steps that start an episode. Of the states ``[N, T, L, H]``
+    those of the first step and of these steps are read; with ``zero_starts`` they are zeros.
 
     Returns:
         Outputs ``[N, T, G]`` and states ``[N, T, L, H]``: the state after the last step of each

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from tdx.foundation.keys import NestedKey
-from tdx.modules.python_networks import GRU, LSTM, rebuild_network
+from tdx.modules.python_networks import GRU, LSTM
 from tdx.modules.recurrent_module import RecurrentModule, build_network, check_backend
 
 
@@ -59,6 +59,7 @@ class GRUModule(RecurrentModule):
     """
 
     default_state_keys: ClassVar[tuple[str, ...]] = ("recurrent_state",)
+    network_name = "gru"
 
     def __init__(
         self,
@@ -94,21 +95,6 @@ class GRUModule(RecurrentModule):
             bidirectional=bidirectional,
             device=device,
         )
-
-    @property
-    def network(self) -> Any:
-        """GRU."""
-        return self.gru
-
-    def make_python_based(self) -> Self:
-        """Replace the network by one in tensor operations with the same parameters."""
-        self.gru = rebuild_network(self.gru, GRU)
-        return self
-
-    def make_cudnn_based(self) -> Self:
-        """Replace the network by that of ``torch.nn`` with the same parameters."""
-        self.gru = rebuild_network(self.gru, nn.GRU)
-        return self
 
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
         layers = self.gru.num_layers * (2 if self.gru.bidirectional else 1)
@@ -163,6 +149,7 @@ class LSTMModule(RecurrentModule):
     """
 
     default_state_keys: ClassVar[tuple[str, ...]] = ("recurrent_state_h", "recurrent_state_c")
+    network_name = "lstm"
 
     def __init__(
         self,
@@ -200,21 +187,6 @@ class LSTMModule(RecurrentModule):
             bidirectional=bidirectional,
             device=device,
         )
-
-    @property
-    def network(self) -> Any:
-        """LSTM."""
-        return self.lstm
-
-    def make_python_based(self) -> Self:
-        """Replace the network by one in tensor operations with the same parameters."""
-        self.lstm = rebuild_network(self.lstm, LSTM)
-        return self
-
-    def make_cudnn_based(self) -> Self:
-        """Replace the network by that of ``torch.nn`` with the same parameters."""
-        self.lstm = rebuild_network(self.lstm, nn.LSTM)
-        return self
 
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
         layers = self.lstm.num_layers * (2 if self.lstm.bidirectional else 1)

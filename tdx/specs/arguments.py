@@ -42,11 +42,7 @@ _UNKNOWN_SIZE = 1_000_003
 
 
 def as_size(shape: int | Sequence[Any]) -> torch.Size:
-    """Convert a shape to a ``torch.Size``; an integer is a single dimension.
-
-    Raises:
-        ArgumentError: ``shape`` is neither an integer nor a sequence of integers.
-    """
+    """Convert a shape to a ``torch.Size``; an integer is a single dimension."""
     if type(shape) is torch.Size:
         return shape
     if isinstance(shape, int):
@@ -84,11 +80,7 @@ def ends_with(shape: torch.Size, suffix: torch.Size) -> bool:
 
 
 def check_dimension(dim: int, shape: torch.Size) -> int:
-    """Return a dimension as a non-negative index.
-
-    Raises:
-        SpecError: ``dim`` is out of range for ``shape``.
-    """
+    """Return a dimension, which must be in range for ``shape``, as a non-negative index."""
     ndim = len(shape)
     if not -ndim <= dim < ndim:
         raise SpecError(
@@ -100,11 +92,6 @@ def check_dimension(dim: int, shape: torch.Size) -> int:
 
 def view_shape(view: View, shape: torch.Size, owner: str) -> torch.Size:
     """Return the shape of a tensor of ``shape`` after a view. Unknown sizes (-1) stay unknown.
-
-    Args:
-        view: Function that reshapes or indexes a tensor.
-        shape: Shape before the view.
-        owner: Class name of the spec, for the error message.
 
     Raises:
         SpecError: A tensor of that shape does not support the view; a ``SpecIndexError`` if the
@@ -139,10 +126,6 @@ def is_same_device(actual: torch.device | None, expected: torch.device | None) -
     """Return True if a tensor is on the device of its spec; ``None`` is any device.
 
     A device without an index is any of its kind, and the index of a CPU has no meaning.
-
-    Example:
-        >>> is_same_device(torch.device("cpu:0"), torch.device("cpu"))
-        True
     """
     if actual is None or expected is None or actual == expected:
         return True
@@ -161,11 +144,7 @@ def as_device(device: Device | None) -> torch.device:
 
 
 def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
-    """Convert a dtype or its name to a ``torch.dtype``. ``None`` is torch's default dtype.
-
-    Raises:
-        ArgumentError: No dtype has that name.
-    """
+    """Convert a dtype or its name to a ``torch.dtype``. ``None`` is torch's default dtype."""
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype is None:
@@ -188,11 +167,7 @@ def is_dtype(value: object) -> bool:
 
 
 def to_tensor(value: object) -> Tensor:
-    """Convert a number, an array or nested lists to a tensor that shares no memory with them.
-
-    Raises:
-        SpecError: ``value`` contains something other than numbers.
-    """
+    """Convert a number, an array or nested lists to a tensor that shares no memory with them."""
     if isinstance(value, Tensor):
         return value
     try:
@@ -215,11 +190,7 @@ def _has_only_numbers(value: object) -> bool:
 
 
 def to_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast a tensor, without wrapping integers around.
-
-    Raises:
-        SpecError: An integer does not fit the dtype.
-    """
+    """Cast a tensor. An integer that does not fit raises a ``SpecError``: it never wraps around."""
     if value.dtype == dtype:
         return value
     converted = value.to(dtype)
@@ -236,11 +207,7 @@ def to_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
-    """Add or remove dimensions of size 1 to match the shape of a spec.
-
-    Raises:
-        SpecError: The shapes differ in other dimensions.
-    """
+    """Add or remove dimensions of size 1 to match the shape of a spec, or raise a ``SpecError``."""
     if value.ndim == len(shape) and ends_with(value.shape, shape):
         return value
     expected = replace_unknown_sizes(shape)
@@ -298,10 +265,7 @@ def cast(
 ) -> Tensor:
     """Cast values, rounding and saturating those out of range. NaN becomes 0 in integers.
 
-    Args:
-        value: Tensor of any shape and dtype.
-        dtype: Target dtype.
-        rounding: Rounds fractions when the target is an integer dtype.
+    ``rounding`` rounds fractions when the target is an integer dtype.
     """
     if value.dtype == dtype or dtype.is_complex:
         return value.to(dtype)
@@ -337,19 +301,10 @@ Names = list[str | None]
 def parse_index(index: object, shape: torch.Size, owner: str) -> tuple[IndexPart, ...]:
     """Return an index as a tuple of what torch supports, with lists and arrays as tensors.
 
-    Args:
-        index: Index as written; a tuple inside a tuple is a list of positions.
-        shape: Shape of the spec, -1 for unknown sizes.
-        owner: Class name of the spec, for the error message.
+    A tuple inside a tuple is a list of positions; a slice with a negative step becomes positions.
 
     Raises:
         SpecIndexError: The index is not one, or a position is out of range.
-
-    Example:
-        >>> parse_index(([0, 2], ...), torch.Size([3, 4]), "Unbounded")
-        (tensor([0, 2]), Ellipsis)
-        >>> parse_index(slice(None, None, -1), torch.Size([3]), "Unbounded")
-        (tensor([2, 1, 0]),)
     """
     parts = index if isinstance(index, tuple) else (index,)
     try:

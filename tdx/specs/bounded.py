@@ -82,8 +82,7 @@ class ContinuousBox(Box):
 class BoundsBox(ContinuousBox):
     """Interval of a ``Bounded`` spec. Setting a bound changes the spec.
 
-    Args:
-        spec: The spec. It takes the shape, dtype and device of its bounds once both have them.
+    The spec takes the shape, dtype and device of its bounds once both have them.
     """
 
     __slots__ = ("_spec",)
@@ -126,12 +125,7 @@ def bound_tensor(
 ) -> Tensor:
     """Convert a bound to a tensor, rounded into the interval to a value of the dtype.
 
-    Args:
-        value: A number, an array or nested lists. ``None``: unbounded, which is infinity for
-            floating-point dtypes and the extreme of an integer dtype.
-        dtype: Dtype of the spec.
-        device: Device of the spec.
-        upper: True for the upper bound.
+    ``None`` is unbounded: infinity for floating-point dtypes, the extreme of an integer dtype.
 
     Raises:
         SpecError: The bound is not numeric.
@@ -165,11 +159,7 @@ def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
 
 
 def broadcast_bounds(low: ArrayLike | None, high: ArrayLike | None) -> torch.Size:
-    """Return the shape that two bounds broadcast to.
-
-    Raises:
-        SpecError: Both are numbers, or they do not broadcast.
-    """
+    """Return the shape that two bounds, of which one is no number, broadcast to."""
     sizes = [
         bound.shape if isinstance(bound, Tensor) else torch.Size(np.shape(bound))
         for bound in (low, high)
@@ -192,11 +182,7 @@ def broadcast_bounds(low: ArrayLike | None, high: ArrayLike | None) -> torch.Siz
 
 
 def broadcast_bound(bound: Tensor, shape: torch.Size) -> Tensor:
-    """Broadcast a bound to the shape of a spec.
-
-    Raises:
-        SpecError: It does not broadcast.
-    """
+    """Broadcast a bound to the shape of a spec."""
     if bound.shape == shape:
         return bound
     try:
@@ -226,11 +212,6 @@ def clip(value: Tensor, low: float | None, high: float | None) -> Tensor:
     """Return ``value.clamp(low, high)``, also if an integer dtype ends before a bound.
 
     torch before 2.15 refuses such bounds.
-
-    Args:
-        value: Tensor of any shape and real dtype.
-        low: Lower bound. ``None``: unbounded below.
-        high: Upper bound. ``None``: unbounded above.
 
     Raises:
         SpecError: No number of the dtype is within the bounds.

@@ -36,11 +36,7 @@ from tdx.specs.spec import TensorSpec
 def _as_mask(
     mask: ArrayLike | None, lead: torch.Size, n: int, device: torch.device | None
 ) -> Tensor | None:
-    """Convert a mask to a bool tensor of shape ``[*lead, n]``; ``None`` allows everything.
-
-    Raises:
-        SpecError: The mask does not broadcast to that shape.
-    """
+    """Convert a mask to a bool tensor of shape ``[*lead, n]``; ``None`` allows everything."""
     if mask is None:
         return None
     converted = torch.as_tensor(mask, dtype=torch.bool, device=device)
@@ -63,16 +59,9 @@ def _view_mask(mask: Tensor, lead: torch.Size, view: Callable[[Tensor], Tensor])
 def _sample_categories(
     n: int, mask: Tensor | None, shape: torch.Size, device: torch.device
 ) -> Tensor:
-    """Sample categories uniformly among those allowed, as int64 of ``shape``.
+    """Sample categories uniformly among those that a mask ``[*B, n]`` allows.
 
-    Args:
-        n: Number of categories.
-        mask: Allowed categories, ``[*B, n]``. ``None``: all.
-        shape: Shape of the sample, ``[*A, *B]``.
-        device: Device of the sample.
-
-    Raises:
-        SpecError: ``n`` is 0, or the mask forbids all categories for some element.
+    The sample is int64 of ``shape``, ``[*A, *B]``. Without a mask all categories are allowed.
     """
     if mask is None and n == 0 and shape.numel():
         raise SpecError("cannot sample from 0 categories", hint="use a spec with n of 1 or more")
@@ -101,11 +90,9 @@ def _is_allowed(mask: Tensor, index: Tensor) -> Tensor:
 
 
 def _nearest_allowed(mask: Tensor, index: Tensor) -> Tensor:
-    """Return the allowed category nearest to each index; the smaller one in a tie.
+    """Return the category that a mask ``[*B, n]`` allows nearest to each index ``[*A, *B]``.
 
-    Args:
-        mask: Allowed categories, ``[*B, n]``.
-        index: Categories, ``[*A, *B]``.
+    In a tie it is the smaller one.
     """
     categories = torch.arange(mask.shape[-1], device=index.device)
     distance = (categories - index.unsqueeze(-1)).abs()
@@ -113,11 +100,7 @@ def _nearest_allowed(mask: Tensor, index: Tensor) -> Tensor:
 
 
 def _single_mask(mask: Tensor) -> Tensor:
-    """Return a mask that must not have leading dimensions.
-
-    Raises:
-        SpecError: It has, so that elements may allow different categories.
-    """
+    """Return a mask, which must not have leading dimensions: elements could differ."""
     if mask.ndim > 1:
         raise SpecError(
             f"cannot enumerate with a mask of shape {tuple(mask.shape)}: it can differ between "

@@ -60,12 +60,6 @@ def _check_entry(
 ) -> TensorSpec:
     """Return a spec as an entry of a composite, on its device if the spec has none.
 
-    Args:
-        spec: Spec to check.
-        key: Key of the entry, for error messages.
-        shape: Batch size of the composite.
-        device: Device of the composite; ``None`` if entries may differ.
-
     Raises:
         SpecError: ``spec`` is not a spec, its shape does not begin with ``shape``, or it is on
             another device. An ``AttributeKeyError`` if an attribute was meant.
@@ -104,11 +98,7 @@ def prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
 
 
 def _check_names(names: Sequence[str | None], ndim: int) -> Names:
-    """Check that there is a name for each batch dimension, and return them as a list.
-
-    Raises:
-        SpecError: The number of names differs from the number of dimensions.
-    """
+    """Return the names as a list, one for each batch dimension."""
     if len(names) != ndim:
         raise SpecError(
             f"expected {ndim} names, got {len(names)}: {list(names)}",
@@ -158,13 +148,9 @@ class CompositeLock:
         self._parents = tuple(ref for ref in self._parents if ref() is not parent)
 
     def check_parents(self, unlocked: Sequence[CompositeLock] = ()) -> None:
-        """Check that the composite may be unlocked.
+        """Raise an error if another composite that contains this one is locked.
 
-        Args:
-            unlocked: Locks of composites that are unlocked at the same time.
-
-        Raises:
-            SpecError: Another composite that contains it is locked.
+        ``unlocked`` are the locks of composites that are unlocked at the same time.
         """
         parents = [parent for ref in self._parents if (parent := ref()) is not None]
         if any(parent.is_locked and parent not in unlocked for parent in parents):

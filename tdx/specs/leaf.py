@@ -96,12 +96,8 @@ def composite_leaves(
 ) -> tuple[LeafSpec, ...]:
     """Convert the leaves of an input and an output spec, in the order of ``PARTS``.
 
-    Args:
-        input_spec: Spec with the parts ``full_action_spec`` and ``full_state_spec``.
-        output_spec: Spec with the parts ``full_observation_spec``, ``full_reward_spec`` and
-            ``full_done_spec``.
-        known: Leaves that were converted already, and are not converted again; added to. Their
-            specs have to stay alive meanwhile.
+    ``known`` has leaves that were converted already, and is added to; their specs have to stay
+    alive meanwhile.
     """
     leaves: list[LeafSpec] = []
     known = {} if known is None else known
@@ -202,10 +198,7 @@ def _numbers(bound: Tensor) -> Bounds:
 class SpecText:
     """Formats specs on one line each, with aligned shapes, dtypes and bounds.
 
-    Args:
-        leaves: All specs to format; they determine the column widths.
-        whole: Write out long bounds that differ by element. Bounds of more than 64 distinct
-            elements are always abbreviated.
+    With ``whole``, long bounds that differ by element are written out, up to 64 distinct elements.
     """
 
     def __init__(self, leaves: Iterable[LeafSpec], *, whole: bool = True) -> None:
@@ -240,11 +233,7 @@ def shape_text(shape: Sequence[int]) -> str:
 def domain_text(leaf: LeafSpec, *, whole: bool, digits: int = 6) -> str:
     """Format the values that a spec allows.
 
-    Args:
-        leaf: The spec.
-        whole: Write out long bounds that differ by element. Bounds of more than 64 distinct
-            elements are always abbreviated.
-        digits: Significant digits of a bound that is not a whole number.
+    With ``whole``, long bounds that differ by element are written out, up to 64 distinct elements.
     """
     domain, number = leaf.domain, partial(_format_number, digits=digits)
     if leaf.kind in _KIND_TEXTS:

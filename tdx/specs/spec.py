@@ -671,11 +671,7 @@ class SpecStack(TensorSpec):
     apply_view = _unsupported
 
     def _split(self, val: Any) -> list[Value]:
-        """Split a value, which may have leading dimensions, into one part for each spec.
-
-        Raises:
-            SpecError: The number of parts differs from the number of specs.
-        """
+        """Split a value, which may have leading dimensions, into one part for each spec."""
         if isinstance(val, (list, tuple)):
             parts = list(val)
         elif not hasattr(val, "unbind"):

@@ -80,11 +80,7 @@ class SpecViolation:
         return replace(self, stage=stage, transform=transform)
 
     def to_error(self, others: int = 0) -> CheckError:
-        """Return the violation as an error.
-
-        Args:
-            others: Number of other violations, for the message.
-        """
+        """Return the violation as an error that mentions the number of others."""
         more = f"; {others} more violation{'s' if others > 1 else ''}" if others else ""
         where = Where(stage=self.stage, transform=self.transform, key=self.key)
         return CheckError(self.message + more, hint=self.hint, where=where)
@@ -109,14 +105,9 @@ def find_violations(
     check_dtype: bool = True,
     allowed: Collection[NestedKey] | None = (),
 ) -> Iterator[SpecViolation]:
-    """Check entries against their specs.
+    """Check entries ``[*B, ...]`` against their specs.
 
-    Args:
-        entries: The data, ``[*B]``, or values by key.
-        declared: Leaf specs by key, ``[*B, ...]``.
-        phase: Where the data comes from.
-        check_dtype: If True, compare dtypes.
-        allowed: Undeclared keys that may exist. ``None``: any.
+    ``allowed`` are undeclared keys that may exist; ``None``: any.
     """
     is_tensordict = isinstance(entries, TensorDictBase)
     for key, leaf in declared.items():
@@ -246,14 +237,8 @@ _WIDEN = "widen the spec, or clamp the value"
 def elements_outside(leaf: TensorSpec, value: object) -> Tensor | None:
     """Return a mask of the elements that are outside a spec by more than rounding errors.
 
-    Args:
-        leaf: Spec, ``[*B, ...]``.
-        value: Value, ``[*B, ...]``.
-
-    Returns:
-        Bools of the value's shape. If a spec constrains several elements together, such as a
-        one-hot vector, all of them are outside. ``None`` if the shape or the dtype differs, and if
-        value or spec is not one tensor.
+    If a spec constrains several elements together, such as a one-hot vector, all of them are
+    outside. ``None`` if the shape or the dtype differs, or value or spec is not one tensor.
     """
     if not isinstance(value, Tensor) or value.is_nested or value.dtype != leaf.dtype:
         return None

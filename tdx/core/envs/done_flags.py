@@ -148,7 +148,7 @@ def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) ->
             raise EnvError(
                 "the env's step wrote no reward",
                 where=Where(key=key),
-                hint="write it in _step, or remove it from the reward spec",
+                hint="write it in _step, or declare none: full_reward_spec = Composite()",
             )
         write(tensordict, key, reshape_to_spec(value, spec, key))
 

@@ -211,6 +211,15 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
             )
         return self.step(tensordict)
 
+    def __getattr__(self, name: str) -> torch.Tensor | nn.Module:
+        # What collectors, batches and transformed envs of TorchRL read first of an env.
+        if name in ("_has_dynamic_specs", "_supports_set_state"):
+            raise ArgumentError(
+                "an env of tdx was given to an object of TorchRL",
+                hint="give it tdx.to_torchrl(env), or a function that returns that",
+            )
+        return super().__getattr__(name)
+
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Make one step.
 

@@ -172,12 +172,13 @@ class RandomActions(OpenLoopActions):
         super().__init__(inverse)
         self._env, self._on_conflict = env, on_conflict
         cache = env.env_specs.cache
+        # The cache of unlocked specs keeps nothing.
+        self._leaf: tuple[Any, TensorSpec] | None = cache.get("drawn_leaf")
         if "drawn_leaf" not in cache:
             leaves = list(env.full_action_spec.items(True, True))
             # Several leaves are drawn in turns, and rare distributions consume numbers in blocks.
             at_once = len(leaves) == 1 and _draws_in_order(leaves[0][1])
-            cache["drawn_leaf"] = leaves[0] if at_once else None
-        self._leaf: tuple[Any, TensorSpec] | None = cache["drawn_leaf"]
+            self._leaf = cache["drawn_leaf"] = leaves[0] if at_once else None
 
     def draw_outer(self, length: int) -> _OuterActions:
         state = torch.get_rng_state()

@@ -363,9 +363,9 @@ def step_bytes(env: EnvBase) -> int:
     if not isinstance(env, EnvBase):
         return _count_step_bytes(env)
     cache = env.env_specs.cache
-    if "step_bytes" not in cache:
-        cache["step_bytes"] = _count_step_bytes(env)
-    known: int = cache["step_bytes"]
+    known: int | None = cache.get("step_bytes")
+    if known is None:
+        known = cache["step_bytes"] = _count_step_bytes(env)
     return known
 
 

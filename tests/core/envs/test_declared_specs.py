@@ -13,6 +13,7 @@ from tdx import (
     Categorical,
     Composite,
     EnvBase,
+    GymEnv,
     SpecError,
     StepCounter,
     TransformedEnv,
@@ -105,6 +106,17 @@ def test_specs_are_locked_after_the_construction() -> None:
     env.observation_spec["more"] = Unbounded(1)
     env.set_spec_lock_()
     assert env.observation_keys == ["observation", "more"]
+
+
+def test_envs_with_unlocked_specs_step_as_others() -> None:
+    rollouts = []
+    for lock in (True, False):
+        torch.manual_seed(0)
+        env = GymEnv("CartPole-v1", spec_locked=lock, seed=0)
+        chain = TransformedEnv(env, StepCounter()).set_spec_lock_(lock)
+        rollouts.append((env.rollout(5), chain.rollout(5), chain.maybe_reset(chain.reset())))
+    locked, unlocked = rollouts
+    assert all((one == other).all() for one, other in zip(locked, unlocked, strict=True))
 
 
 def test_a_chain_follows_specs_that_are_unlocked() -> None:

@@ -17,6 +17,7 @@ from tdx import (
     EnvError,
     ExpandAs,
     Unbounded,
+    check_env_specs,
     step_mdp,
 )
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
@@ -144,6 +145,16 @@ def test_a_step_without_a_flag_or_reward_is_an_error() -> None:
         PartialEnv({"done": True}, ("done",), None).rand_step()
     with pytest.raises(EnvError, match=r"key 'reward': the env wrote shape \(2,\), its spec says"):
         PartialEnv({"done": True}, ("done",), torch.ones(2)).rand_step()
+
+
+def test_an_env_can_declare_that_it_has_no_reward() -> None:
+    env = PartialEnv({"done": False}, ALL, None)
+    with pytest.raises(EnvError, match=r"full_reward_spec = Composite\(\)"):
+        env.rand_step()
+    env.full_reward_spec = Composite()
+    check_env_specs(env)
+    assert env.reward_keys == []
+    assert ("next", "reward") not in env.rollout(3).keys(True)
 
 
 def test_reset_writes_into_its_input() -> None:

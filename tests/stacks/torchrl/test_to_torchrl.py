@@ -199,6 +199,20 @@ def test_dqn_with_a_collector() -> None:
     assert value.isfinite()
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: collectors.Collector(cart_pole, frames_per_batch=4),
+        lambda: collectors.Collector(cart_pole(), frames_per_batch=4),
+        lambda: rl_envs.SerialEnv(2, cart_pole),
+        lambda: rl_envs.TransformedEnv(cart_pole(), rl_envs.StepCounter()).rollout(2),
+    ],
+)
+def test_an_error_leads_from_an_env_of_tdx_to_the_conversion(use: Callable[[], Any]) -> None:
+    with pytest.raises(tdx.TdxError, match=r"tdx\.to_torchrl\(env\)"):
+        use()
+
+
 def test_ppo() -> None:
     env = to_torchrl(TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm(0.0, 2.0)))
     net = TensorDictModule(
