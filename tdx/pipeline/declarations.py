@@ -40,12 +40,7 @@ class Definition:
 
 
 class SourceTree:
-    """Modules of packages on disk, parsed on demand.
-
-    Args:
-        root: Folder of tdx, ``…/tdx``.
-        others: Folders of other packages, or files of modules.
-    """
+    """Modules of packages on disk, parsed on demand."""
 
     def __init__(self, root: Path, *others: Path) -> None:
         self.package = root.name
@@ -239,9 +234,6 @@ def read_declarations(root: Path) -> list[TransformInfo]:
 
     A transform is the class after which a file in a folder under ``transforms/`` is named. Base
     classes are in ``base/``, in a file that starts with an underscore, or abstract.
-
-    Args:
-        root: Folder of the package, such as ``…/tdx``.
     """
     tree = SourceTree(root)
     declared = (
@@ -269,10 +261,7 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
 def read_class(definition: Definition, category: str, package: str = "") -> TransformInfo | None:
     """Read the declaration of a transform from its class; ``None`` for an abstract class.
 
-    Args:
-        definition: The class.
-        category: Category in the catalog.
-        package: Package that provides it. Empty: tdx.
+    An empty ``package`` is tdx.
     """
     lineage = list(iterate_bases(definition))
     node, module = lineage[0]

@@ -52,12 +52,6 @@ class Draft:
         rollout: Rollout defaults of the pipeline.
         file: File it was read from; not compared.
         stack: The env, if its wrappers are the first stages; see :meth:`around`.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
-        >>> [stage.name for stage in draft.toggle(0).pipeline().transforms]
-        ['StepCounter']
     """
 
     env: EnvConfig | None = None
@@ -78,17 +72,7 @@ class Draft:
         return cls(pipeline.env, stages, pipeline.policy, pipeline.rollout, pipeline.file)
 
     def around(self, stack: StackFacts) -> Draft:
-        """Return a draft with the wrappers of its env, which cannot be edited, before its stages.
-
-        Example:
-            >>> draft = Draft.of(Pipeline.of("my_envs:make"))
-            >>> facts = StackFacts("my_envs:make", "gymnasium", (Wrapper("ClipAction"),))
-            >>> shown = draft.around(facts)
-            >>> [stage.config.name for stage in shown.stages], shown.edited() == draft
-            (['ClipAction'], True)
-            >>> shown.remove(0).edited() is None
-            True
-        """
+        """Return a draft with the wrappers of its env before its stages; they cannot be edited."""
         wrappers = _wrapper_stages(stack)
         return replace(self, stages=(*wrappers, *self.stages), stack=stack)
 
@@ -103,11 +87,7 @@ class Draft:
         return replace(self, stages=own, stack=None)
 
     def pipeline(self) -> Pipeline:
-        """Return the pipeline; the enabled stages that are not wrappers form its chain.
-
-        Raises:
-            ArgumentError: No env is chosen.
-        """
+        """Return the pipeline; the enabled stages that are not wrappers form its chain."""
         if self.env is None:
             raise ArgumentError("no env is chosen", hint="choose one first")
         configs: list[StageConfig] = []
@@ -133,13 +113,8 @@ class Draft:
     def place_of(self, index: int, excluded: Collection[int] = (), *, or_end: bool = False) -> int:
         """Return the position of a stage by its index in the pipeline.
 
-        Args:
-            index: Index among the enabled stages.
-            excluded: Numbers of stages without an index, such as stages that fail.
-            or_end: Accept the index after the last stage, for an insertion.
-
-        Raises:
-            ArgumentError: The pipeline has no such stage.
+        ``excluded`` are the numbers of stages without an index, such as stages that fail.
+        ``or_end`` accepts the index after the last stage, for an insertion.
         """
         places = [n for n in self.positions if self.stages[n].number not in excluded]
         if or_end and index == len(places):

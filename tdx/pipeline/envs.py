@@ -89,15 +89,7 @@ class EnvPlan:
 
 
 def plan_env(env: EnvConfig) -> EnvPlan:
-    """Decide how to create an env.
-
-    Raises:
-        ArgumentError: The settings contradict each other.
-
-    Example:
-        >>> plan_env(EnvConfig("Pendulum-v1", num_envs=4)).kwargs
-        {'num_envs': 4}
-    """
+    """Decide how to create an env."""
     batch = _choose_batch_class(env)
     whole = env.num_envs if batch is None else None
     kwargs = {name: coerce_untyped(value) for name, value in env.kwargs.items()}
@@ -200,14 +192,7 @@ def make_env(
 
 
 def check_device(device: str) -> None:
-    """Check that a device exists.
-
-    Raises:
-        DeviceError: It does not exist, or the name is invalid; the hint lists the devices.
-
-    Example:
-        >>> check_device("cpu")
-    """
+    """Check that a device exists."""
     import torch
 
     from tdx.foundation.accelerators import list_devices

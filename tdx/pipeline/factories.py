@@ -101,12 +101,7 @@ def choose_function(path: str, arguments: str | None = None) -> str:
 
     Functions that are named like a factory, such as ``make_env``, come before all others.
 
-    Args:
-        path: Path of a Python file.
-        arguments: Arguments as they are written in a call. ``None``: the function needs none.
-
-    Raises:
-        ArgumentError: Several functions, or none, return a value and take the arguments.
+    ``arguments`` are those of a call, as they are written. ``None``: the function needs none.
     """
     # Nothing else is called: a script may train in its only function without arguments.
     heads = [
@@ -139,14 +134,8 @@ def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
     Only literals are read; a word without quotes is a text. Positional arguments get the names of
     the parameters, which are read from the file without running it.
 
-    Args:
-        text: What a user typed.
-
     Returns:
         The reference and the arguments by name; ``None`` if the text is no such call.
-
-    Raises:
-        ArgumentError: An argument is not a literal, or the function does not take it.
 
     Example:
         >>> parse_call("envs:make(env_id=CartPole-v1, size=(84, 84))")
@@ -225,15 +214,7 @@ def call_factory(
 ) -> object:
     """Call a factory with named arguments.
 
-    Args:
-        reference: Its name, for messages.
-        factory: The function or class.
-        kwargs: Its arguments.
-        returns_env: True to return the env in its result (:func:`unwrap_env`).
-
-    Raises:
-        ArgumentError: It is not callable, or does not take these arguments.
-        EnvError: It raises, returns nothing, or returns a closed env.
+    ``returns_env`` returns the env in its result (:func:`unwrap_env`).
     """
     name = reference.name
     if not callable(factory):
@@ -288,13 +269,7 @@ def _check_arguments(
 def _suggest_call(
     reference: CodeReference, annotations: Mapping[str, str], given: Mapping[str, object]
 ) -> str:
-    """Return a hint with an example of a call, which can be pasted if it says no "fill in".
-
-    Args:
-        reference: The function.
-        annotations: Annotations of the arguments to write, by name, in order.
-        given: Values that the user gave.
-    """
+    """Return a hint with an example of a call, which can be pasted if it says no "fill in"."""
     heads = list_functions(reference.module) if reference.is_file else []
     order = next((head.parameters for head in heads if head.name == reference.name), ())
     words: list[str] = []
@@ -334,11 +309,7 @@ def _example_value(name: str, annotation: str) -> str | None:
 def call_function(
     name: str, function: Callable[..., object], kwargs: Mapping[str, object]
 ) -> object:
-    """Call a function of a user.
-
-    Raises:
-        EnvError: It raises.
-    """
+    """Call a function of a user."""
     try:
         return function(**kwargs)
     except TdxError:
@@ -381,13 +352,6 @@ def unwrap_env(target: object, name: str) -> object:
     A thunk and a class of envs are called, thunks in a list or tuple become the envs of a
     :class:`gymnasium.vector.SyncVectorEnv`, and a tuple that begins with an env is that env.
     Anything else is returned unchanged.
-
-    Args:
-        target: What the factory returned.
-        name: Name of the factory, for messages.
-
-    Raises:
-        EnvError: A thunk raises, or returns no Gymnasium env in a list.
     """
     for _ in range(_MOST_CALLS):
         is_env_class = isinstance(target, type) and _has_env_methods(target)
@@ -427,15 +391,7 @@ def _make_vector_env(thunks: list[Callable[[], object]], name: str) -> object:
 
 
 def is_closed(target: object) -> bool:
-    """Return True if an env says that it is closed.
-
-    Example:
-        >>> import tdx
-        >>> env = tdx.PendulumEnv()
-        >>> env.close()
-        >>> is_closed(env), is_closed(tdx.PendulumEnv())
-        (True, False)
-    """
+    """Return True if an env says that it is closed."""
     from tdx.envs import EnvBase
 
     try:

@@ -67,11 +67,7 @@ class PolicySource:
         return PolicySource(self.kind, file, self.reference, self.settings)
 
     def check_allowed(self, allow_code: bool) -> None:
-        """Raise an error if the policy is code and code is not allowed.
-
-        Raises:
-            CodeNotAllowedError: It is code, and ``allow_code`` is false.
-        """
+        """Raise an error if the policy is code and code is not allowed."""
         if allow_code or not self.is_code:
             return
         if self.kind == "code":
@@ -101,13 +97,9 @@ class PolicySource:
 def parse_policy(text: str) -> PolicySource:
     """Parse the name of a policy.
 
-    Args:
-        text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
-            activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE",
-            deterministic=False)``, ``lerobot:FOLDER`` or ``package.module:name``.
-
-    Raises:
-        TdxError: ``text`` has none of these forms.
+    Its forms are ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
+    activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE", deterministic=False)``,
+    ``lerobot:FOLDER`` and ``package.module:name``.
 
     Example:
         >>> parse_policy("mlp:policy.safetensors").kind
@@ -151,18 +143,9 @@ def model_hint(file: str) -> str:
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:
     """Create the policy that settings describe, as in a call or in a pipeline file.
 
-    Args:
-        kind: ``mlp``, ``sb3`` or ``lerobot``.
-        settings: The file, which is ``weights`` of an ``mlp``, ``file`` of ``sb3`` and ``folder``
-            of ``lerobot``; optionally ``in_keys``, and ``activation`` and ``output`` or
-            ``deterministic``.
-
-    Raises:
-        TdxError: A setting is unknown or has an invalid value.
-
-    Example:
-        >>> str(make_policy("mlp", {"weights": "policy.safetensors", "activation": "tanh"}))
-        'mlp("policy.safetensors", activation="tanh")'
+    ``kind`` is ``mlp``, ``sb3`` or ``lerobot``. The file is ``weights`` of an ``mlp``, ``file`` of
+    ``sb3`` and ``folder`` of ``lerobot``; ``in_keys``, and ``activation`` and ``output`` or
+    ``deterministic``, are optional.
     """
     known_settings = _SETTINGS[kind]
     for name in settings:
@@ -201,12 +184,7 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
 
 
 def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
-    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
-
-    Example:
-        >>> parse_mlp_settings('mlp("a.safetensors", output="tanh")')
-        {'weights': 'a.safetensors', 'output': 'tanh'}
-    """
+    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy."""
     try:
         source = parse_policy(policy)
     except TdxError:

@@ -148,8 +148,7 @@ class Reference(Protocol):
     def reset(self, seed: int | None) -> NamedTensors:
         """Start an episode, in a batch that of each row that is done, and return what it observes.
 
-        Args:
-            seed: Seed of the first episode; ``None`` for the following ones.
+        ``seed`` is that of the first episode, ``None`` for the following ones.
         """
         ...
 
@@ -170,28 +169,12 @@ class Reference(Protocol):
 
 
 def action_entries(encoded: Any) -> NamedTensors:
-    """Return an action as entries: its own if it has several, otherwise ``action``.
-
-    Args:
-        encoded: A tensor, or a mapping or TensorDict of them.
-    """
+    """Return an action as entries: its own if it has several, otherwise ``action``."""
     return dict(encoded.items()) if hasattr(encoded, "items") else {"action": encoded}
 
 
 class RandomStream:
-    """Random numbers of torch that nothing outside of its blocks draws.
-
-    Args:
-        seed: The seed.
-
-    Example:
-        >>> import torch
-        >>> stream = RandomStream(0)
-        >>> with stream.active():
-        ...     first = torch.rand(1)
-        >>> first == torch.rand(1, generator=torch.Generator().manual_seed(0))
-        tensor([True])
-    """
+    """Random numbers of torch that nothing outside of its blocks draws."""
 
     def __init__(self, seed: int) -> None:
         import torch
@@ -227,10 +210,8 @@ class Convertible(Protocol):
     def reference(self, last: int, key: str | None, seed: int) -> Reference:
         """Return the stack up to a stage.
 
-        Args:
-            last: Index of the stage; -1 for the env inside.
-            key: Key of the observation, if it has a single entry.
-            seed: Seed of the random actions.
+        ``last`` is the index of the stage, -1 for the env inside, and ``key`` that of the
+        observation, if it has a single entry.
         """
         ...
 
@@ -240,15 +221,7 @@ class Convertible(Protocol):
 
 
 def require_convertible(stack: Stack, hint: str) -> Convertible:
-    """Return a stack that can become a pipeline.
-
-    Args:
-        stack: Any stack.
-        hint: What to do with a stack of another kind.
-
-    Raises:
-        ArgumentError: It cannot.
-    """
+    """Return a stack that can become a pipeline."""
     if isinstance(stack, Convertible):
         return stack
     sentence = f"{stack.name} is a stack of {stack.kind}, which cannot be converted"
@@ -262,9 +235,6 @@ def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:
 
     ``below`` is the stage without counterpart under the part, or -1 for the env. The last stage of
     a part is one that can be observed.
-
-    Args:
-        stages: The stages, innermost first.
 
     Example:
         >>> same, none = Counterpart(), Missing("", "")

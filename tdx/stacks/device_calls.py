@@ -141,8 +141,7 @@ class _PartMeter:
 class CallCounter:
     """Counts what is done to a simulated device, by part of the run and line of code.
 
-    Args:
-        current: Returns the label of the part that runs, and the index of its stage if it is one.
+    ``current`` returns the label of the part that runs, and the index of its stage if it is one.
     """
 
     def __init__(self, current: Callable[[], tuple[str, int | None]]) -> None:
@@ -174,14 +173,7 @@ class CallCounter:
     ) -> DeviceCalls:
         """Return the counts per step; the arguments are fields of the result.
 
-        Args:
-            subject: What ran.
-            steps: Counted steps.
-            envs: Number of envs in a batch.
-            stages: Names of all stages, also of those that never touch the device.
-            error: Why the run ended early.
-            error_stage: Stage that raised it.
-            notes: What is not counted.
+        ``stages`` are the names of all stages, also of those that never touch the device.
         """
         of = max(steps, 1)
         totals: dict[tuple[str, int | None], Counter[CallKind]] = {
@@ -224,25 +216,8 @@ def count_device_calls(
 ) -> DeviceCalls:
     """Run an env on a simulated device and count what each of its parts does to it.
 
-    Args:
-        build: Creates the env with its chain; called while the device exists, to which the env is
-            then moved. It is not closed.
-        subject: Title. Empty: the name of the env.
-        steps: Steps to count, after a warm-up of two.
-        load_policy: Returns the policy for the env. ``None``: random actions.
-        seed: Seed of the env. ``None``: not seeded.
-        planned: Run as rollouts run by default; otherwise step by step.
-
-    Raises:
-        TdxError: The env cannot be created on the device.
-
-    Example:
-        >>> from tdx import FiniteTensorDictCheck, PendulumEnv, TransformedEnv
-        >>> def build():
-        ...     return TransformedEnv(PendulumEnv(), FiniteTensorDictCheck())
-        >>> calls = count_device_calls(build)
-        >>> calls.lines[0].part, calls.lines[0].kind, calls.lines[0].per_step
-        ('0 FiniteTensorDictCheck', 'wait', 1.05)
+    ``build`` is called while the device exists, to which the env is then moved; the env is not
+    closed. ``steps`` are counted after a warm-up of two.
     """
     meter, steps_run = _PartMeter(), 0
 

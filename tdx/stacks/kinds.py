@@ -122,15 +122,7 @@ class CheckpointKind:
         )
 
     def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
-        """Open a checkpoint or a dataset.
-
-        Args:
-            target: Its folder, or what was read from it.
-            samples: Recorded samples of a checkpoint. ``None``: drawn from its specs.
-
-        Raises:
-            ArgumentError: There are samples for a dataset.
-        """
+        """Open a checkpoint or a dataset."""
         from tdx.stacks.checkpoints import Dataset, is_dataset, read_checkpoint, read_dataset
         from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
 

@@ -31,15 +31,7 @@ _MAX_REPR = 100
 class NativeStack(Stack):
     """An env of tdx with its chain.
 
-    Args:
-        target: The env, transformed or not.
-        pipeline: Pipeline that the outermost stages come from, which shows them as it writes them.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, TransformedEnv
-        >>> stack = NativeStack(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum()))
-        >>> [stage.name for stage in stack.stages], len(stack.specs())
-        (['RewardSum'], 2)
+    The outermost stages are shown as ``pipeline`` writes them.
     """
 
     _repr_html_ = repr_html
@@ -52,18 +44,15 @@ class NativeStack(Stack):
 
     @property
     def chain_env(self) -> EnvBase | None:
-        """See :class:`~tdx.stacks.Stack`."""
         env: EnvBase = self.target
         return env
 
     @property
     def has_pipeline_rules(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return True
 
     @property
     def takes_env_settings(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return True
 
     def as_env(self) -> EnvBase:
@@ -81,7 +70,6 @@ class NativeStack(Stack):
 
     @property
     def stages(self) -> Sequence[StageInfo]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
 
@@ -129,16 +117,13 @@ class NativeStack(Stack):
 
     @property
     def done_keys(self) -> Sequence[NestedKey]:
-        """See :class:`~tdx.stacks.Stack`."""
         return list(self.target.done_keys)
 
     @property
     def batch_locked(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return bool(self.target.batch_locked)
 
     def specs(self) -> Sequence[StageSpecs]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.core import stage_specs
 
         return stage_specs(self.target)
@@ -150,7 +135,6 @@ class NativeStack(Stack):
         return Tracer(self.target, policy)
 
     def driver(self, policy: object = None) -> NativeDriver:
-        """See :class:`~tdx.stacks.Stack`."""
         return NativeDriver(self.target, policy)
 
     @contextmanager
@@ -181,7 +165,6 @@ class NativeStack(Stack):
             yield
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.native_times import timed_env
 
         return timed_env(self.target, meter, all_wrappers=all_stages)
@@ -201,7 +184,6 @@ class NativeStack(Stack):
         return states
 
     def observed_levels(self) -> ChainLevels:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.native_levels import ChainLevels
 
         return ChainLevels(self.target)
@@ -214,7 +196,6 @@ class NativeStack(Stack):
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.native_levels import learning_switches
 
         with Patches(learning_switches(self.state_owners())):
@@ -227,7 +208,6 @@ class NativeStack(Stack):
         return [part for stage in chain_stages(self.target) for part in stage.modules()]
 
     def load_state(self, state: StackState) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
         from tdx.stacks.states import write_tensor
 
@@ -240,21 +220,14 @@ class NativeStack(Stack):
         ]
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         return seed_run(self.target, seed)
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
 
 
 class NativeDriver:
-    """Resets and steps an env of tdx as ``rollout`` does.
-
-    Args:
-        env: The env.
-        policy: Policy of ``env.rollout``. ``None``: random actions.
-    """
+    """Resets and steps an env of tdx as ``rollout`` does."""
 
     def __init__(self, env: EnvBase, policy: object = None) -> None:
         from tdx.core.envs.policies import as_policy
@@ -265,7 +238,6 @@ class NativeDriver:
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         from tdx.core.envs.done_flags import any_done
 
         return self._current is None or any_done(self._current, self._env.done_keys)
@@ -295,11 +267,6 @@ def stage_arguments(stage: nn.Module) -> dict[str, object]:
     """Return the arguments that a transform was created with, as far as its attributes show them.
 
     Buffers are numbers or lists, and keys those of its properties.
-
-    Example:
-        >>> from tdx import RewardScaling
-        >>> stage_arguments(RewardScaling(0.0, 0.5))["scale"]
-        0.5
     """
     from tdx.stacks.sources import constructor_arguments
 
@@ -326,16 +293,7 @@ def format_stages(
 
     Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
 
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline. ``None``: all stages are those of the env.
-        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline, build_checked_env
-        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
-        >>> format_stages(build_checked_env(pipeline), pipeline)
-        ('RewardScaling(0.0, 0.1)',)
+    ``expanded`` lists the stages inside a ``Compose`` one by one, as a plan does.
     """
     from tdx.core.chain import chain_stages, flatten_stages
     from tdx.pipeline import format_stage
@@ -368,12 +326,7 @@ def _direction(stage: Transform) -> Direction:
 
 @contextmanager
 def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
-    """Seed the env and torch, and restore torch's generators afterwards; gradients are off.
-
-    Args:
-        env: Env.
-        seed: The seed. ``None``: do not seed.
-    """
+    """Seed the env and torch, and restore torch's generators afterwards; gradients are off."""
     import torch
 
     devices = [env.main_device] if env.main_device.type == "cuda" else []

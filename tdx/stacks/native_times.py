@@ -44,15 +44,7 @@ from tdx.stacks.observe import check_threads, timed_levels
 def _attach_to_wrappers(
     env: EnvBase, meter: Meter, patches: Patches, opened: ExitStack, *, thin: bool
 ) -> None:
-    """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
-
-    Args:
-        env: Env with its chain.
-        meter: Meter that measures the calls.
-        patches: Undo the changes afterwards.
-        opened: Ends the measurement of wrappers afterwards.
-        thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
-    """
+    """Measure the Gymnasium envs and wrappers inside an env, without tdx's conversion."""
     base = flatten_chain(env)[0]
     for wrapper in _iterate_gym_envs(base):
         inner = wrapper._env
@@ -86,11 +78,6 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
 
     There are none if the results stay on the host.
-
-    Args:
-        base: Env below all chains.
-        meter: Meter that measures the calls.
-        patches: Undo the changes afterwards.
     """
     if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
@@ -111,15 +98,8 @@ CHAIN_PART = engine_part("chain")
 def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
     """Measure every call of an env and its chain in a block.
 
-    Args:
-        env: Env with its chain.
-        meter: Meter that measures the calls.
-        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
-            no others.
-
-    Raises:
-        ArgumentError: The env is being measured already.
-        EnvError: Several threads stepped the env, so the times are not those of its stages.
+    ``all_wrappers`` includes the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+    no others.
     """
     if env.meter is not None:
         raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
@@ -142,12 +122,7 @@ def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iter
 
 @contextmanager
 def timed_chain(chain: Transform, meter: Meter) -> Iterator[None]:
-    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage.
-
-    Args:
-        chain: The chain.
-        meter: Meter that measures the calls.
-    """
+    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage."""
     with Patches() as patches:
         for index, stage in enumerate(flatten_stages((chain,))):
             name = type(stage).__name__
@@ -228,13 +203,7 @@ def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
 def _timed_iter_rollout(
     function: Callable[..., Iterator[object]], meter: Meter, threads: set[int]
 ) -> Callable[..., object]:
-    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
-
-    Args:
-        function: ``iter_rollout`` of the env.
-        meter: Meter that measures the calls.
-        threads: Receives the ids of the threads that run the chunks.
-    """
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller."""
 
     def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)

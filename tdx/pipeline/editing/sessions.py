@@ -55,16 +55,7 @@ class Session:
 
 
 def session_to_json(session: Session) -> dict[str, Any]:
-    """Convert a session to plain data; a stage shared by many drafts is written once.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
-        >>> _ = editor.apply("remove RewardSum", editor.draft.remove(0))
-        >>> document = session_to_json(Session.of(editor))
-        >>> [stage[1] for stage in document["stages"]], session_from_json(document).done[0].label
-        (['StepCounter', 'RewardSum'], 'remove RewardSum')
-    """
+    """Convert a session to plain data; a stage shared by many drafts is written once."""
 
     def head_to_json(head: DraftHead) -> list[str]:
         env, policy, rollout = head
@@ -160,11 +151,7 @@ def _parse_session(document: Mapping[str, Any]) -> Session:
 
 
 class _IndexedList:
-    """List of objects that are written once each and referred to by index.
-
-    Args:
-        data: Converts an object to plain data.
-    """
+    """List of objects that are written once each and referred to by index."""
 
     def __init__(self, data: Callable[[Any], Any]) -> None:
         self.written: list[Any] = []
@@ -226,9 +213,6 @@ class SessionStore:
 
     A kernel lock, held while the app runs, distinguishes sessions of running apps from sessions
     left behind, however the app ended.
-
-    Args:
-        folder: Folder of the files. ``None``: in the state folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -239,11 +223,7 @@ class SessionStore:
         self._writing = threading.Lock()
 
     def keep(self, session: Session) -> None:
-        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe."""
         with self._writing:
             if self._left:
                 return

@@ -288,13 +288,7 @@ _COMMENT_START = re.compile(r"\s+#\s*")
 
 @dataclass(frozen=True, slots=True)
 class _DisabledLine:
-    """Line of a disabled stage.
-
-    Args:
-        number: Line number, from 1.
-        stage: The stage.
-        comment: Comment after it.
-    """
+    """Line of a disabled stage."""
 
     number: int
     stage: StageConfig
@@ -430,10 +424,6 @@ ALL_CODES = "TDX"
 
 def read_ignored_codes(text: str, starts: Sequence[int]) -> list[tuple[str, ...]]:
     """Return the codes that comments switch off for each stage.
-
-    Args:
-        text: Text of the file.
-        starts: Line of each stage, from 1, in order.
 
     Example:
         >>> read_ignored_codes("- RewardSum  # tdx: ignore[TDX422, TDX49]", [1])

@@ -53,11 +53,7 @@ class StepCounterpart:
 
 
 def find_counterparts(checkpoint: Checkpoint) -> tuple[StepCounterpart, ...]:
-    """Return the counterpart of each step, from the robot to the policy.
-
-    Args:
-        checkpoint: Its steps are in the order of :attr:`Checkpoint.stages`.
-    """
+    """Return the counterpart of each step, from the robot to the policy."""
     specs = trace_specs(checkpoint)
     found = []
     for (processor, step), (observations, _), after in zip(

@@ -47,12 +47,7 @@ def find_dataset_format(path: str | Path) -> DatasetFormat | None:
 
 
 def is_dataset(path: str | Path) -> bool:
-    """Return True for the folder of a LeRobot or Minari dataset.
-
-    Example:
-        >>> is_dataset("pipeline.yaml")
-        False
-    """
+    """Return True for the folder of a LeRobot or Minari dataset."""
     return find_dataset_format(path) is not None
 
 

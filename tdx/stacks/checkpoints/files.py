@@ -23,11 +23,6 @@ def read_part(container: Container, name: str, limit: int) -> bytes:
     A snapshot of the Hub's cache consists of links to ``../../blobs/<hash>``. These are followed,
     to exactly that folder; every other link is refused.
 
-    Args:
-        container: The folder.
-        name: Name of the file in it.
-        limit: Largest size in bytes.
-
     Raises:
         FileNotFoundError: There is no such file.
         StorageError: It is a link, or too large.
@@ -64,22 +59,14 @@ def read_json(container: Container, name: str) -> dict[str, Json]:
 
 
 def parse_mapping(value: Json, what: str) -> dict[str, Json]:
-    """Return a JSON object.
-
-    Raises:
-        StorageError: It is something else.
-    """
+    """Return a JSON object."""
     if not isinstance(value, dict):
         raise StorageError(f"{what} is not a JSON object", hint="save the checkpoint again")
     return value
 
 
 def parse_statistics(value: Json, what: str) -> Mapping[str, Array]:
-    """Return statistics by name from lists of numbers; those that are ``null`` are left out.
-
-    Raises:
-        StorageError: One is not an array of numbers.
-    """
+    """Return statistics by name from lists of numbers; those that are ``null`` are left out."""
     statistics = {}
     for name, numbers in parse_mapping(value, what).items():
         if numbers is None:

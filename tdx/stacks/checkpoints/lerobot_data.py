@@ -28,14 +28,7 @@ INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episode
 
 
 def read_lerobot(path: Path) -> Dataset:
-    """Read what a dataset declares, and the statistics that it stores.
-
-    Args:
-        path: Its folder.
-
-    Raises:
-        StorageError: A file is missing or malformed.
-    """
+    """Read what a dataset declares, and the statistics that it stores."""
     try:
         with Container.open(path) as container:
             document = parse_json(container.read(INFO, MAX_HEADER_BYTES), INFO)

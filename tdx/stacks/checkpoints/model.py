@@ -107,33 +107,18 @@ class Step:
         return {kind: mode for kind, mode in declared.items() if isinstance(mode, str)}
 
     def mode_of(self, key: str, feature: Feature) -> str:
-        """Return how the step normalizes a feature, ``IDENTITY`` if it does not.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return how the step normalizes a feature, ``IDENTITY`` if it does not."""
         single = self.config.get("feature_modes")
         mode = single.get(key) if isinstance(single, dict) else None
         return mode if isinstance(mode, str) else self.modes.get(feature.kind, IDENTITY)
 
     def key_of(self, key: str, feature: Feature) -> str:
-        """Return the key of a feature in samples and statistics: LeRobot has one for all actions.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return the key of a feature in samples: LeRobot has one for all actions."""
         has_one_action = self.name in ("normalizer_processor", "unnormalizer_processor")
         return "action" if feature.kind == "ACTION" and has_one_action else key
 
     def possible_modes(self, key: str, feature: Feature) -> tuple[str, ...]:
-        """Return the modes of a feature, if the code that chooses one is not part of a checkpoint.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return the modes of a feature if the code that chooses one is not in the checkpoint."""
         declared = self.config.get("possible_modes")
         modes = declared.get(feature.kind) if isinstance(declared, dict) else None
         single = self.config.get("feature_modes")
@@ -153,13 +138,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Steps that run one after the other.
-
-    Args:
-        role: Before or after the policy.
-        file: Name of its file in the checkpoint.
-        steps: Its steps, in the order in which they run.
-    """
+    """Steps that run one after the other."""
 
     role: Role
     file: str

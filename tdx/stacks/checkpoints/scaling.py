@@ -36,11 +36,7 @@ _OPENPI_EPS = 1e-6
 
 
 def _scaled(step: Step, sample: SampleEntries) -> Iterator[tuple[str, str, Array, Array, Array]]:
-    """Yield what a step scales: key, mode, value, and the two statistics of the mode.
-
-    Raises:
-        ArgumentError: A statistic of the mode is missing.
-    """
+    """Yield what a step scales: key, mode, value, and the two statistics of the mode."""
     statistics = step.statistics
     for key, feature in step.features.items():
         mode, value = step.mode_of(key, feature), sample.get(key)

@@ -33,22 +33,7 @@ from tdx.transforms import RenameTransform
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers.
-
-    Args:
-        levels: The env inside and the wrappers.
-
-    Raises:
-        ArgumentError: It is a vector env, the env inside is not registered, or one of its arguments
-            cannot be written to a file.
-
-    Example:
-        >>> import gymnasium
-        >>> from tdx.stacks.gymnasium.levels import list_levels
-        >>> env = gymnasium.make("Pendulum-v1", max_episode_steps=9)
-        >>> convert_levels(list_levels(env)).env_up_to(2).kwargs
-        {'max_episode_steps': 9}
-    """
+    """Find the counterparts of the wrappers."""
     core = levels[0].owner
     if levels[0].num_envs is not None or isinstance(core, VectorEnv):
         raise ArgumentError(
@@ -59,16 +44,7 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
 
 
 def convert_wrappers(core: Any, wrappers: Sequence[Level]) -> tuple[ConvertedStack, Place]:
-    """Find the counterparts of wrappers around an env; return also the place after them.
-
-    Args:
-        core: The env inside.
-        wrappers: The wrappers, innermost first.
-
-    Raises:
-        ArgumentError: The env is not registered, or one of its arguments cannot be written to a
-            file.
-    """
+    """Find the counterparts of wrappers around an env; return also the place after them."""
     # The id of an env also creates the env that it holds.
     count = next((n for n in range(len(wrappers), 0, -1) if is_registered(wrappers[n - 1])), 0)
     held, wrappers = wrappers[:count], wrappers[count:]
@@ -120,13 +96,7 @@ def _changed_kwargs(spec: Any, registered: Any) -> Iterator[tuple[str, Value]]:
 
 
 class GymnasiumReference:
-    """A Gymnasium env whose values are entries, as those of tdx.
-
-    Args:
-        env: The env with some of its wrappers.
-        key: Key of the observation, if it has a single entry.
-        seed: Seed of the random actions.
-    """
+    """A Gymnasium env whose values are entries, as those of tdx."""
 
     def __init__(self, env: Any, key: str | None, seed: int) -> None:
         self._env, self._key = env, key
@@ -137,7 +107,6 @@ class GymnasiumReference:
         env.action_space.seed(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             observation, _ = self._env.reset(seed=seed)
         except Exception as error:
@@ -145,12 +114,10 @@ class GymnasiumReference:
         return self._observe(observation)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             observation, reward, terminated, truncated, info = self._env.step(action)
         except Exception as error:
@@ -170,7 +137,6 @@ class GymnasiumReference:
         return values
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         self._wrapped.close()
 
 
@@ -183,23 +149,12 @@ def stack_error(method: str, error: Exception) -> EnvError:
 
 
 def wrap_level(env: Any, key: str | None) -> EnvBase:
-    """Return an env with some of its wrappers as one env of tdx.
-
-    Args:
-        env: The env.
-        key: Key of the observation, if it has a single entry.
-    """
+    """Return an env with some of its wrappers as one env of tdx."""
     return with_observation_key(GymWrapper(env), root_key(env.observation_space), key)
 
 
 def with_observation_key(env: EnvBase, own: str | None, key: str | None) -> EnvBase:
-    """Return an env whose observation is at another key.
-
-    Args:
-        env: The env.
-        own: Key of its observation. ``None``: it has several entries.
-        key: New key. ``None``: the observation has several entries.
-    """
+    """Return an env whose observation is at another key."""
     if key is None or own is None or own == key:
         return env
     return cast(EnvBase, TransformedEnv(env, RenameTransform([own], [key])))

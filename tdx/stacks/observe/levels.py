@@ -69,18 +69,12 @@ class Levels(ABC):
     def slots(self, rows: int | None = None) -> Iterator[Slot]:
         """Yield the methods of all levels, each object once.
 
-        Args:
-            rows: Number of sub-envs that are observed. ``None``: all.
+        ``rows`` is the number of sub-envs that are observed. ``None``: all.
         """
 
     @contextmanager
     def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
-        """Replace the methods of all levels in a block.
-
-        Args:
-            wrap: Returns what to call instead.
-            rows: Number of sub-envs that are observed. ``None``: all.
-        """
+        """Replace the methods of all levels in a block."""
         with Patches() as patches:
             for slot in self.slots(rows):
                 patches.hook(slot.owner, slot.name, partial(wrap, slot))
@@ -94,10 +88,8 @@ class Levels(ABC):
     def base_result(self, slot: Slot, entries: RowEntries, live: object) -> object:
         """Return a result of the env inside that has given values.
 
-        Args:
-            slot: The method.
-            entries: The values; what is missing or of another shape becomes zeros.
-            live: What the method returned itself; ``None`` if it raised.
+        What is missing in ``entries`` or of another shape becomes zeros. ``live`` is what the
+        method returned itself; ``None`` if it raised.
         """
 
 
@@ -149,10 +141,7 @@ class NestedLevels(Levels):
     ) -> LevelEntries:
         """Return the entries after a level in a reset, with those that it does not return.
 
-        Args:
-            index: The level.
-            entries: What it returned.
-            current: LevelEntries after the level inside.
+        ``current`` are the entries after the level inside.
         """
         return entries
 

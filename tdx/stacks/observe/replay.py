@@ -46,12 +46,7 @@ MAX_EVENTS = 50_000
 
 
 class Generators:
-    """Seeds the global generators and those of a stack from the number of an event.
-
-    Args:
-        seed: Seed of the recording.
-        own: Generators of the stack.
-    """
+    """Seeds the global generators and those of a stack from the number of an event."""
 
     def __init__(self, seed: int, own: Sequence[Any]) -> None:
         self._seed, self._own = seed, list(own)
@@ -95,13 +90,7 @@ def preserved_generators() -> Iterator[None]:
 
 
 class CallRecorder:
-    """Records the calls of a stack.
-
-    Args:
-        levels: Its levels.
-        seed: Seed of all generators.
-        max_rows: Number of sub-envs to record.
-    """
+    """Records the calls of a stack."""
 
     def __init__(self, levels: NestedLevels, seed: int, max_rows: int) -> None:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
@@ -121,11 +110,7 @@ class CallRecorder:
                 yield
 
     def result(self, *, learning: bool) -> CallRecording:
-        """Return what was recorded.
-
-        Raises:
-            EnvError: No call reached a level.
-        """
+        """Return what was recorded."""
         if not self._roots:
             raise EnvError(
                 "the steps did not reach the env inside the stack",
@@ -236,11 +221,6 @@ class _Frame:
 class CallReplay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
 
-    Args:
-        levels: Levels of the target.
-        recording: Recorded calls.
-        pairs: Index of the recorded level by that of the target.
-
     Attributes:
         recording: The recorded calls.
         pairs: Index of the recorded level by that of the target.
@@ -305,9 +285,7 @@ class CallReplay:
     def received(self, lane: str, level: int) -> dict[int, RowEntries]:
         """Return what a level of the target was forced to read, by the number of the event.
 
-        Args:
-            lane: ``forward`` for what the level inside returned, ``inverse`` for the action.
-            level: Index of the level of the target, which is paired.
+        In the lane ``forward`` that is what the level inside returned, in ``inverse`` the action.
         """
         own = self._levels.forms()[level]
         found: dict[int, RowEntries] = {}
@@ -703,15 +681,7 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> RowEntries:
 def convert_batch(
     value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
 ) -> object:
-    """Return a copy of a recorded value with the batch dim that the target's level has.
-
-    Args:
-        value: Plain data.
-        form: How the recorded level is called.
-        target: How the level of the target is called.
-        rows: Number of sub-envs of the target.
-        recorded_rows: Number of recorded sub-envs.
-    """
+    """Return a copy of a recorded value with the batch dim that the target's level has."""
     if form.is_batch == target.is_batch:
         if not form.is_batch:
             return plain_copy(value)

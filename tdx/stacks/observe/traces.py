@@ -46,14 +46,7 @@ class Actor:
 def traced(
     levels: NestedLevels, actor: Actor, last: LastResults, on_trace: OnTrace
 ) -> Iterator[None]:
-    """Trace the resets and steps that the caller makes in a block.
-
-    Args:
-        levels: Levels of the stack.
-        actor: What chooses the actions.
-        last: Last results of an earlier block.
-        on_trace: Called with each trace, which is built when it is read.
-    """
+    """Trace the resets and steps that the caller makes in a block."""
     sent: Log = []
 
     def on_root(log: Log) -> None:
@@ -171,9 +164,7 @@ class _Build:
     def trace(self, policy: str, policy_ns: int) -> StepTrace:
         """Return the trace.
 
-        Args:
-            policy: Name of what chose the action; ``given``: the caller.
-            policy_ns: Nanoseconds that it took.
+        ``policy`` is the name of what chose the action, ``given`` for the caller.
         """
         times = {
             index: sum(event.own_ns for event in events) for index, events in self._events.items()
@@ -201,9 +192,7 @@ class _Build:
     def _read(self, event: Event, above: Event | None = None) -> None:
         """Turn the values of an event, and of those inside, into tensors.
 
-        Args:
-            event: The event.
-            above: The call that made it. What one passes on to the other is converted once.
+        What the call ``above`` it passes on is converted once.
         """
         levels = self._levels
         values = self._values[id(event)] = _Values()
@@ -368,12 +357,7 @@ class _Build:
 
 
 def locate(levels: NestedLevels, failed: Event) -> TdxError:
-    """Return an error that names the level whose call raised.
-
-    Args:
-        levels: Levels of the stack.
-        failed: The call.
-    """
+    """Return an error that names the level whose call raised."""
     error = failed.error
     assert error is not None
     what = f"raised {type(error).__name__} in a {_phase(failed)}: {get_first_line(error)}"

@@ -86,11 +86,7 @@ class ParallelLevel(Level):
         return str(metadata.get("name", self.name))
 
     def agent_spaces(self, method: str) -> list[Space[Any]]:
-        """Return the space of each agent.
-
-        Args:
-            method: ``"observation_space"`` or ``"action_space"``.
-        """
+        """Return the space of each agent."""
         return [getattr(self.owner, method)(agent) for agent in self.agents]
 
     def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
@@ -132,14 +128,7 @@ class ParallelLevel(Level):
 
 
 def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
-    """List the levels of a parallel env, the env inside first.
-
-    Args:
-        env: The outermost wrapper.
-
-    Raises:
-        ArgumentError: The env does not declare its agents or their spaces.
-    """
+    """List the levels of a parallel env, the env inside first."""
     owners = [env]
     while len(owners) <= MAX_LEVELS and (inner := _inner_env(owners[-1])) is not None:
         owners.append(inner)
@@ -216,15 +205,12 @@ class ParallelLevels(WrapperLevels):
         )
 
     def given_entries(self, index: int, given: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().given_entries(index, self._level(index).join(given, of_actions=True))
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().returned_entries(index, method, self._join_result(index, returned))
 
     def base_entries(self, slot: Slot, result: Any) -> RowEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().base_entries(slot, self._join_result(-1, result))
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
@@ -263,14 +249,7 @@ class ParallelLevels(WrapperLevels):
 
 
 class PettingZooStack(LevelStack):
-    """A parallel env of PettingZoo; each wrapper is a stage.
-
-    Args:
-        target: The outermost wrapper, or an env without wrappers.
-
-    Raises:
-        ArgumentError: The env does not declare its agents or their spaces.
-    """
+    """A parallel env of PettingZoo; each wrapper is a stage."""
 
     kind = "pettingzoo"
     done_keys = ("done", *FLAGS)
@@ -288,7 +267,6 @@ class PettingZooStack(LevelStack):
 
     @property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         owner = self.levels[0].owner
         if "aec_env" in attributes_of(owner):
             names = [_modified_name(wrapper) for wrapper in _aec_wrappers(owner)[:-1]]
@@ -320,16 +298,7 @@ class PettingZooStack(LevelStack):
 
 
 class PettingZooDriver(LevelDriver):
-    """Resets and steps a parallel env until all agents have left the episode.
-
-    Args:
-        stack: The stack.
-        policy: Takes the observations by agent and returns the actions by agent. ``None``: random
-            actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+    """Resets and steps a parallel env until all agents have left the episode."""
 
     policy_hint = "pass a function that takes observations and returns actions, both by agent"
 

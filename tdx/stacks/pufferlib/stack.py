@@ -27,11 +27,7 @@ _PARTS = "observations, rewards, terminals, truncations, infos"
 
 
 def list_levels(env: Any) -> tuple[Level, ...]:
-    """List the levels of a vector env, the env inside first.
-
-    Args:
-        env: The vector env.
-    """
+    """List the levels of a vector env, the env inside first."""
     owners = list_owners(attributes_of(env).get("envs", ()), env, ())
     return tuple(
         Level(index, parts, env.num_agents, in_rows)
@@ -63,7 +59,6 @@ class PufferLevels(WrapperLevels):
         return super().returned_entries(index, method, returned)
 
     def base_result(self, slot: Slot, entries: Any, live: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         result = super().base_result(slot, entries, None if slot.form.is_batch else live)
         return (*result[:-1], []) if slot.form.is_batch else result
 
@@ -73,15 +68,7 @@ def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
 
 
 class PufferStack(LevelStack):
-    """A vector env of PufferLib; each wrapper in its sub-envs and the vector env are stages.
-
-    Args:
-        target: The vector env.
-
-    Raises:
-        ArgumentError: It sends and receives batches that do not have all its envs, or its sub-envs
-            have several agents.
-    """
+    """A vector env of PufferLib; each wrapper in its sub-envs and the vector env are stages."""
 
     kind = "pufferlib"
     done_keys = ("done", *FLAGS)
@@ -103,7 +90,6 @@ class PufferStack(LevelStack):
 
     @property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         if self.levels[0].in_rows:
             return ()
         if "envs" in attributes_of(self.target):
@@ -120,7 +106,6 @@ class PufferStack(LevelStack):
         return super().level_state(level) if level.in_rows else {}
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import convert_vector_levels
 
         has_sub_envs = "envs" in attributes_of(self.target)
@@ -133,14 +118,12 @@ class PufferStack(LevelStack):
         )
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import VecEnvReference
 
         return VecEnvReference(VecEnvAdapter(self.levels[last + 1]), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import wrap_adapter
 
@@ -152,15 +135,7 @@ class PufferStack(LevelStack):
 
 
 class PufferDriver(LevelDriver):
-    """Resets and steps a vector env of PufferLib, which resets what has ended.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+    """Resets and steps a vector env of PufferLib, which resets what has ended."""
 
     def _reset(self, seed: int | None) -> Any:
         env = self._stack.target

@@ -110,13 +110,7 @@ def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Colu
 def build_batch(
     entries: Mapping[str, Any], columns: Columns, episode_ids: Sequence[str]
 ) -> dict[str, Any]:
-    """Return a batch with the numbers of some entries, in the form that it had.
-
-    Args:
-        entries: The arrays by key.
-        columns: Forms of the columns.
-        episode_ids: Ids of the episodes, one for each row.
-    """
+    """Return a batch with the numbers of some entries, in the form that it had."""
     batch: dict[str, Any] = {}
     for name, column in columns.items():
         own = {

@@ -89,13 +89,7 @@ class _StatelessModule:
 
 
 class EnvSource(SampleSource):
-    """Steps the env of a runner, or draws observations, and tells what the episodes need.
-
-    Args:
-        spaces: Of its samples, and of the actions that reach it.
-        context: What all connectors get.
-        env: The vector env. ``None``: draw observations.
-    """
+    """Steps the env of a runner, or draws observations, and tells what the episodes need."""
 
     def __init__(self, spaces: Spaces, context: Context, env: Any) -> None:
         super().__init__(spaces)
@@ -139,13 +133,7 @@ class EnvSource(SampleSource):
 
 
 class ConnectorPart(Part):
-    """One connector.
-
-    Args:
-        connector: The connector.
-        context: What all connectors get.
-        is_forward: True for one of an env-to-module pipeline.
-    """
+    """One connector."""
 
     def __init__(self, connector: Any, context: Context, *, is_forward: bool) -> None:
         kind = type(connector)
@@ -255,12 +243,8 @@ class ConnectorPart(Part):
 class ConnectorStack(SampleStack):
     """Connector pipelines of RLlib; each connector is a stage.
 
-    Args:
-        target: An algorithm, a runner of single-agent envs, whose env is stepped, or one pipeline,
-            for which observations or actions are drawn.
-
-    Raises:
-        ArgumentError: It has several agents, no env, or a connector that cannot be called.
+    The target is an algorithm, a runner of single-agent envs, whose env is stepped, or one
+    pipeline, for which observations or actions are drawn.
     """
 
     kind = "rllib"
@@ -307,7 +291,6 @@ class ConnectorStack(SampleStack):
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         owners = [part.owners()[0] for part in self.parts]
         name = "_update_stats"
         with Patches([(owner, name, False) for owner in owners if name in attributes_of(owner)]):
@@ -315,11 +298,7 @@ class ConnectorStack(SampleStack):
 
 
 def _list_connectors(target: Any, runner: Any) -> tuple[list[Any], list[Any], Any, Any]:
-    """Return env-to-module and module-to-env connectors, the env, and the module.
-
-    Raises:
-        ArgumentError: There are several agents, or no env.
-    """
+    """Return env-to-module and module-to-env connectors, the env, and the module."""
     if hasattr(target, "connectors"):
         pieces = _flat(target)
         if not pieces:
@@ -366,11 +345,7 @@ def _blank(space: Space[Any]) -> Any:
 
 
 def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
-    """Return the spaces of the arrays ``[N, ...]`` of N envs by key.
-
-    Raises:
-        ArgumentError: A space has no arrays of one shape.
-    """
+    """Return the spaces of the arrays ``[N, ...]`` of N envs by key."""
     boxes: dict[str, Box] = {}
     spaces = {key: space}
     while spaces:
@@ -412,9 +387,6 @@ def _run_once(
     """Return the spaces before the parts and after each, from one pass of random values.
 
     Each part learns the form of the batch that it receives.
-
-    Raises:
-        ArgumentError: A connector cannot be called.
     """
 
     def draw(boxes: Mapping[str, Box]) -> dict[str, Any]:

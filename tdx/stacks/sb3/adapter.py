@@ -22,22 +22,10 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
     ``final_obs`` has the ``terminal_observation`` of the sub-envs whose episode ended, and
     ``TimeLimit.truncated`` of the infos separates ``truncated`` from ``terminated``.
 
-    Args:
-        level: A level of a stack, also one in the sub-envs.
-        name: Name of the env. ``None``: that of its class.
-        stepped: Object with the methods of a VecEnv that steps the level. ``None``: its owner.
+    ``stepped`` has the methods of a VecEnv and steps the level. ``None``: its owner does.
 
     Attributes:
         infos: Infos of the last step.
-
-    Example:
-        >>> from stable_baselines3.common.env_util import make_vec_env
-        >>> from tdx import GymWrapper
-        >>> from tdx.stacks.sb3.levels import list_levels
-        >>> levels = list_levels(make_vec_env("CartPole-v1", n_envs=2))
-        >>> env = GymWrapper(VecEnvAdapter(levels[-1], "CartPole-v1"))
-        >>> env.rollout(3)["next", "reward"].shape
-        torch.Size([2, 3, 1])
     """
 
     def __init__(self, level: Level, name: str | None = None, stepped: Any = None) -> None:
@@ -90,10 +78,6 @@ class SteppedRows:
     """Sub-envs that are stepped as a ``DummyVecEnv`` steps them, with spaces of any kind.
 
     A ``DummyVecEnv`` has no memory for text, which a wrapper above these levels may remove.
-
-    Args:
-        envs: The sub-envs.
-        space: Observation space of each.
     """
 
     def __init__(

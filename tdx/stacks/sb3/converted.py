@@ -31,14 +31,7 @@ from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
-
-    Args:
-        levels: Levels of the stack, the env inside first.
-
-    Raises:
-        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
-    """
+    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``."""
     return convert_vector_levels(
         levels, "DummyVecEnv", has_sub_envs=bool(sub_envs(levels[0].owner))
     )
@@ -49,14 +42,8 @@ def convert_vector_levels(
 ) -> ConvertedStack:
     """Find the counterparts of the wrappers in and around a vector env of any library.
 
-    Args:
-        levels: Levels of the stack, the env inside first.
-        local: Class of the library that has its sub-envs in this process.
-        has_sub_envs: True if the vector env inside has them in this process.
-        observes_vector: False if the vector env cannot be compared, but only its sub-envs.
-
-    Raises:
-        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
+    ``local`` is the class of the library that has its sub-envs in this process. Without
+    ``observes_vector``, only the sub-envs can be compared.
     """
     if not levels[0].in_rows:
         core = levels[0].owner
@@ -96,13 +83,7 @@ def level_at(levels: Sequence[Level], last: int) -> VecLevel:
 
 
 class VecEnvReference:
-    """A VecEnv whose values are entries ``[N, ...]``, as those of tdx.
-
-    Args:
-        env: The VecEnv.
-        key: Key of the observation, if it has a single entry.
-        seed: Seed of the random actions.
-    """
+    """A VecEnv whose values are entries ``[N, ...]``, as those of tdx."""
 
     def __init__(self, env: VecEnvAdapter, key: str | None, seed: int) -> None:
         self._env, self._key = env, key
@@ -124,12 +105,10 @@ class VecEnvReference:
         return self._entries(self._observe(self._current))
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         try:
             self._current, rewards, terminated, truncated, info = self._env.step(action)
         except Exception as error:
@@ -158,7 +137,6 @@ class VecEnvReference:
         return {key: value for key, value in leaves.items() if isinstance(value, Tensor)}
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         self._env.close()
 
 
@@ -167,10 +145,5 @@ def _column(values: object, dtype: torch.dtype) -> Tensor:
 
 
 def wrap_adapter(env: VecEnvAdapter, key: str | None) -> EnvBase:
-    """Return a VecEnv as one env of tdx, with batch size ``[N]``.
-
-    Args:
-        env: The VecEnv.
-        key: Key of the observation, if it has a single entry.
-    """
+    """Return a VecEnv as one env of tdx, with batch size ``[N]``."""
     return with_observation_key(GymWrapper(env), root_key(env.single_observation_space), key)

@@ -79,9 +79,6 @@ def list_levels(env: Any) -> tuple[VecLevel, ...]:
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
-
-    Args:
-        env: The outermost VecEnv.
     """
     core = core_of(env)
     owners = list_owners(sub_envs(core), core, list_vec_wrappers(env))
@@ -103,9 +100,6 @@ def close_vec_env(env: Any) -> None:
     """Close a VecEnv, also if a worker process has ended.
 
     ``SubprocVecEnv`` waits forever for the other workers if one of them failed in a step.
-
-    Args:
-        env: The outermost VecEnv.
     """
     core = core_of(env)
     attributes = attributes_of(core)
@@ -151,11 +145,7 @@ def sub_envs(core: object) -> list[object]:
 
 
 def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return the envs inside whose stages a stack does not show, each a sentence.
-
-    Args:
-        levels: Levels of a stack.
-    """
+    """Return the envs inside whose stages a stack does not show, each a sentence."""
     core = levels[0].owner
     if levels[0].in_rows:
         return hidden_envs([level for level in levels if level.in_rows])
@@ -167,11 +157,7 @@ def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
 
 
 def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return what a stack shows otherwise than expected, each a sentence.
-
-    Args:
-        levels: Levels of a stack.
-    """
+    """Return what a stack shows otherwise than expected, each a sentence."""
     notes: list[str] = []
     names = [
         level.name
@@ -187,11 +173,7 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
 
 
 def arguments_of(owner: object) -> dict[str, object]:
-    """Return the constructor arguments of a VecEnv or wrapper, with their current values.
-
-    Args:
-        owner: The VecEnv or wrapper.
-    """
+    """Return the constructor arguments of a VecEnv or wrapper, with their current values."""
     attributes = attributes_of(owner)
     arguments = constructor_arguments(owner, None)
     stacked = attributes.get("stacked_obs")
@@ -225,10 +207,8 @@ def vec_methods(owner: Any) -> tuple[str, ...]:
 def returned_space(owner: Any, declared_inside: Space[Any], inside: Space[Any]) -> Space[Any]:
     """Return the space of the observations that a VecEnv wrapper returns.
 
-    Args:
-        owner: The wrapper.
-        declared_inside: ``observation_space`` of the VecEnv inside.
-        inside: Space of the observations that the VecEnv inside returns.
+    ``declared_inside`` is the ``observation_space`` of the VecEnv inside, and ``inside`` the space
+    of what it returns.
     """
     declared: Space[Any] = owner.observation_space
     attributes = attributes_of(owner)

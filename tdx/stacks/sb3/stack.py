@@ -44,11 +44,7 @@ _MAX_DEPTH = 4
 
 
 def level_state(level: Level) -> dict[str, Tensor]:
-    """Return copies of the numbers that a level keeps; those of sub-envs are stacked.
-
-    Args:
-        level: The level.
-    """
+    """Return copies of the numbers that a level keeps; those of sub-envs are stacked."""
     if level.in_rows:
         return row_state(level)
     skipped = {*_SKIPPED, *arguments_of(level.owner)}
@@ -88,19 +84,6 @@ class StableBaselines3Stack(LevelStack):
     Values are batched, ``[N, ...]`` for N sub-envs. ``next`` of a step has the
     ``terminal_observation`` of the infos for the sub-envs whose episode ended, and ``terminated``
     and ``truncated`` by ``TimeLimit.truncated`` of the infos.
-
-    Args:
-        target: The outermost VecEnv, or an algorithm that has one.
-
-    Raises:
-        ArgumentError: The algorithm has no env, or the env inside the wrappers is no VecEnv.
-
-    Example:
-        >>> from stable_baselines3.common.env_util import make_vec_env
-        >>> from stable_baselines3.common.vec_env import VecNormalize
-        >>> stack = StableBaselines3Stack(VecNormalize(make_vec_env("CartPole-v1", n_envs=2)))
-        >>> [stage.name for stage in stack.stages[-3:]]
-        ['Monitor', 'DummyVecEnv', 'VecNormalize']
     """
 
     kind = "stable-baselines3"
@@ -124,12 +107,10 @@ class StableBaselines3Stack(LevelStack):
 
     @cached_property
     def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         return (*self.hidden, *list_notes(self.levels))
 
     @cached_property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         return list_hidden(self.levels)
 
     def level_flags(self, level: Level) -> Sequence[str]:
@@ -152,24 +133,20 @@ class StableBaselines3Stack(LevelStack):
         return GymWrapper(VecEnvAdapter(level_at(self.levels, len(self.levels) - 2), self.name))
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         close_vec_env(self.target)
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import convert_levels
 
         return convert_levels(self.levels)
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import VecEnvReference, level_at
 
         return VecEnvReference(VecEnvAdapter(level_at(self.levels, last)), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.adapter import VecEnvAdapter
         from tdx.stacks.sb3.converted import level_at, wrap_adapter
 
@@ -180,14 +157,6 @@ class VecEnvDriver(LevelDriver):
     """Resets and steps a VecEnv as the algorithms of Stable-Baselines3 do.
 
     A VecEnv resets its sub-envs itself, so a reset is due only once.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions, or has ``predict``. ``None``: random
-            actions.
-
-    Raises:
-        ArgumentError: The policy can neither be called nor predict.
     """
 
     policy_hint = "pass an algorithm, or a function that takes observations and returns actions"

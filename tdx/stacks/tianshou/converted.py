@@ -14,33 +14,18 @@ from tdx.stacks.sb3.converted import convert_vector_levels
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
-
-    Args:
-        levels: Levels of the stack, the env inside first.
-
-    Raises:
-        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
-    """
+    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``."""
     is_local = type(levels[0].owner).__name__ == "DummyVectorEnv"
     return convert_vector_levels(levels, "DummyVectorEnv", has_sub_envs=is_local)
 
 
 def adapter_of(level: Level) -> VecEnvAdapter:
-    """Return a level as a vector env of Gymnasium that resets its rows in the same step.
-
-    Args:
-        level: A level of a stack, also one in the sub-envs.
-    """
+    """Return a level as a vector env of Gymnasium that resets its rows in the same step."""
     return VecEnvAdapter(level, stepped=None if level.in_rows else SteppedVectorEnv(level.owner))
 
 
 class SteppedVectorEnv:
-    """A vector env of Tianshou with the methods of a VecEnv; it resets its rows in a step.
-
-    Args:
-        env: The vector env.
-    """
+    """A vector env of Tianshou with the methods of a VecEnv; it resets its rows in a step."""
 
     def __init__(self, env: Any) -> None:
         self.num_envs = len(env)

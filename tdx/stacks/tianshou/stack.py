@@ -88,9 +88,6 @@ def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
 
     The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVectorEnv``. Other vector envs are the env inside.
-
-    Args:
-        env: The outermost vector env.
     """
     outer: list[Any] = []
     while "venv" in attributes_of(env) and len(outer) < MAX_LEVELS:
@@ -140,7 +137,6 @@ class TianshouLevels(WrapperLevels):
 
     @contextmanager
     def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         with super().attached(partial(self._hook, wrap), rows):
             yield
 
@@ -210,12 +206,10 @@ class TianshouLevels(WrapperLevels):
         return super().returned_entries(index, method, (*values, {})) | self.merge_infos(rows)
 
     def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         keys = dict.fromkeys(key for row in rows for key in row)
         return {key: stack_rows([row.get(key) for row in rows]) for key in keys}
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         result = super().base_result(slot, entries, None if slot.form.is_batch else live)
         if not slot.form.is_batch:
             return result
@@ -231,12 +225,6 @@ class TianshouStack(LevelStack):
     """A vector env of Tianshou; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs.
-
-    Args:
-        target: The outermost vector env.
-
-    Raises:
-        ArgumentError: It steps its sub-envs asynchronously.
     """
 
     kind = "tianshou"
@@ -258,7 +246,6 @@ class TianshouStack(LevelStack):
 
     @property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         if self.levels[0].in_rows:
             return ()
         if type(self._core).__name__ == "DummyVectorEnv":
@@ -275,7 +262,6 @@ class TianshouStack(LevelStack):
         return {} if level.owner is self._core else super().level_state(level)
 
     def observed_levels(self) -> TianshouLevels:
-        """See :class:`~tdx.stacks.Stack`."""
         levels = TianshouLevels(self.target, self.levels, self.name)
         levels.progress = self._progress
         return levels
@@ -290,26 +276,22 @@ class TianshouStack(LevelStack):
 
     @contextmanager
     def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
         with Patches([(owner, "update_obs_rms", False) for owner in owners]):
             yield
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.tianshou.converted import convert_levels
 
         return convert_levels(self.levels)
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import VecEnvReference
         from tdx.stacks.tianshou.converted import adapter_of
 
         return VecEnvReference(adapter_of(self.levels[last + 1]), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import wrap_adapter
         from tdx.stacks.tianshou.converted import adapter_of
 
@@ -320,21 +302,12 @@ class TianshouStack(LevelStack):
         return TianshouDriver(self, policy)
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         if not self._core.is_closed:
             self.target.close()
 
 
 class TianshouDriver(LevelDriver):
-    """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+    """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended."""
 
     def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
         super().__init__(stack, policy)

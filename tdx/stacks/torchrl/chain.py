@@ -56,10 +56,7 @@ class ChainState:
 class TorchRLStage(Transform):
     """A transform of TorchRL in a chain of tdx; it runs the original.
 
-    Args:
-        original: The transform.
-        chain: Shared by the stages of one chain; ``None`` until the stage is in an env.
-        position: Index in that chain.
+    The stages of one chain share ``chain``, which is ``None`` until the stage is in an env.
     """
 
     steps_env = True
@@ -295,11 +292,7 @@ class TorchRLBase(EnvBase):
 
     @contextmanager
     def record_threads(self, threads: set[int]) -> Iterator[None]:
-        """Note the threads that reset or step the env of TorchRL in a block.
-
-        Args:
-            threads: Receives their ids.
-        """
+        """Note the threads that reset or step the env of TorchRL in a block."""
 
         def wrap(original: Callable[..., object]) -> Callable[..., object]:
             def noted(*args: object, **kwargs: object) -> object:
@@ -328,13 +321,7 @@ class TorchRLBase(EnvBase):
 
 
 class TorchRLChain(TransformedEnv):
-    """A ``TransformedEnv`` of TorchRL with one stage for each of its transforms.
-
-    Args:
-        env: The converted base env.
-        transform: The stages.
-        original: The ``TransformedEnv`` of TorchRL.
-    """
+    """A ``TransformedEnv`` of TorchRL with one stage for each of its transforms."""
 
     original: Any
 
@@ -353,12 +340,7 @@ class TorchRLChain(TransformedEnv):
 
 
 def convert_env(env: object, seed_options: SeedOptions | None = None) -> EnvBase:
-    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`.
-
-    Args:
-        env: The env.
-        seed_options: How its base env is seeded; see :class:`TorchRLBase`.
-    """
+    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`."""
     if not isinstance(env, rl.EnvBase):
         raise ArgumentError(
             f"from_torchrl takes an env of TorchRL, got {type(env).__name__}",
@@ -379,11 +361,7 @@ def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvB
 
 
 def list_transforms(env: Any) -> tuple[Any, list[Any]]:
-    """Return the env inside and its transforms, innermost first.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``.
-    """
+    """Return the env inside and its transforms, innermost first."""
     if not _has_stages(env):
         return env, []
     base, inner = list_transforms(env.base_env)

@@ -38,20 +38,7 @@ _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "paral
 
 
 def convert_chain(env: object, infos: Sequence[StageInfo]) -> ConvertedStack:
-    """Find the counterparts of the transforms.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``.
-        infos: Descriptions of its transforms.
-
-    Raises:
-        ArgumentError: A pipeline cannot name the env inside.
-
-    Example:
-        >>> env = rl.TransformedEnv(rl.GymEnv("Pendulum-v1", g=9.0), rl.StepCounter(5))
-        >>> convert_chain(env, [StageInfo(0, "StepCounter")]).env.kwargs
-        {'g': 9.0}
-    """
+    """Find the counterparts of the transforms."""
     base, transforms = list_transforms(env)
     stages = convert_stages(
         ((info, transform, None, None) for info, transform in zip(infos, transforms, strict=True)),
@@ -133,9 +120,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
 
     ``set_seed`` of TorchRL resets the env, so that its first episode is lost.
 
-    Args:
-        base: The env inside.
-        seed: The seed; the next rows of a batch get the following ones.
+    The next rows of a batch get the following seeds.
     """
     if type(base) in _BATCHED:
         return {"list_of_kwargs": [{"seed": seed + row} for row in range(base.num_workers)]}
@@ -143,12 +128,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
 
 
 def cut_chain(env: object, count: int) -> Any:
-    """Return an env with its first transforms only.
-
-    Args:
-        env: The env.
-        count: Number of transforms to keep.
-    """
+    """Return an env with its first transforms only."""
     base, transforms = list_transforms(env)
     if count == len(transforms):
         return env
@@ -161,10 +141,6 @@ class TorchRLReference:
     """A TorchRL env that runs as TorchRL steps it; batches reset the rows that are done.
 
     Random numbers of the env and of the actions have generators of their own.
-
-    Args:
-        env: The env with some of its transforms.
-        seed: Seed of the random actions.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
@@ -173,7 +149,6 @@ class TorchRLReference:
         self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("reset"):
             if self._current is not None:
                 self._current = self._env.maybe_reset(self._current)
@@ -186,21 +161,18 @@ class TorchRLReference:
         return _entries(self._current, self._env.action_keys)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_actions.active(), _reported("rand_action"):
             drawn = self._env.rand_action(self._current.clone(False))
         action = drawn.select(*self._env.action_keys)
         return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         with self._of_env.active(), _reported("step"):
             result = self._env.step(self._current.update(action))
             self._current = self._env.step_mdp(result)
         return _entries(result["next"], self._env.action_keys), {}
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         if not self._env.is_closed:
             self._env.close()
 
@@ -221,31 +193,12 @@ def _reported(method: str) -> Iterator[None]:
 
 
 def base_env(env: object, count: int) -> EnvBase:
-    """Return an env with its first transforms as one env of tdx, seeded as by the reference.
-
-    Args:
-        env: The env.
-        count: Number of transforms to keep.
-    """
+    """Return an env with its first transforms as one env of tdx, seeded as by the reference."""
     return convert_env(cut_chain(env, count), seed_options)
 
 
 class TorchRLStack(NativeStack):
-    """A TorchRL env with its transforms.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``; see :func:`~tdx.from_torchrl`.
-
-    Raises:
-        EnvError: It is a closed env of Gymnasium.
-
-    Example:
-        >>> from tdx import PendulumEnv, to_torchrl
-        >>> from torchrl.envs import StepCounter
-        >>> stack = TorchRLStack(to_torchrl(PendulumEnv()).append_transform(StepCounter(10)))
-        >>> [(stage.name, stage.arguments["max_steps"]) for stage in stack.stages]
-        [('StepCounter', 10)]
-    """
+    """A TorchRL env with its transforms."""
 
     kind = "torchrl"
 
@@ -274,20 +227,16 @@ class TorchRLStack(NativeStack):
         return tuple(stage.call for stage in self.stages)
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return convert_chain(self.target.original, self.stages)
 
     def reference(self, last: int, key: str | None, seed: int) -> TorchRLReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return TorchRLReference(cut_chain(self.target.original, last + 1), seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return base_env(self.target.original, last + 1)
 
     @property
     def has_pipeline_rules(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return False
 
     def observed_levels(self) -> ChainLevels:
@@ -302,7 +251,6 @@ class TorchRLStack(NativeStack):
         return self._originals()
 
     def load_state(self, state: StackState) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.states import write_tensor
 
         originals = self._originals()

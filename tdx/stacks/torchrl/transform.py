@@ -26,9 +26,6 @@ class AdoptedStage(TorchRLStage):
 
     The original is in a ``TransformedEnv`` of TorchRL around the env before this stage, from
     which it reads keys, and which it may step.
-
-    Args:
-        original: The transform.
     """
 
     def __init__(self, original: Any) -> None:
