@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.errors import ArgumentError
@@ -23,22 +22,14 @@ from tdx.stacks.conversion import (
     NamedTensors,
     action_entries,
 )
-from tdx.stacks.counterparts import convert_stages, root_key
-from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
+from tdx.stacks.counterparts import convert_stages
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.sb3.adapter import VecEnvAdapter
-from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
-def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``."""
-    return convert_vector_levels(
-        levels, "DummyVecEnv", has_sub_envs=bool(sub_envs(levels[0].owner))
-    )
-
-
-def convert_vector_levels(
-    levels: Sequence[Level], local: str, *, has_sub_envs: bool, observes_vector: bool = True
+def convert_levels(
+    levels: Sequence[Level], local: str, *, has_sub_envs: bool, observes_vector: bool
 ) -> ConvertedStack:
     """Find the counterparts of the wrappers in and around a vector env of any library.
 
@@ -73,13 +64,6 @@ def convert_vector_levels(
     )
     env = replace(converted.env, num_envs=levels[0].num_envs)
     return ConvertedStack(env, (*converted.stages, *stages), converted.key)
-
-
-def level_at(levels: Sequence[Level], last: int) -> VecLevel:
-    """Return the level of a stage."""
-    level = levels[last + 1]
-    assert isinstance(level, VecLevel)
-    return level
 
 
 class VecEnvReference:
@@ -142,8 +126,3 @@ class VecEnvReference:
 
 def _column(values: object, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
-
-
-def wrap_adapter(env: VecEnvAdapter, key: str | None) -> EnvBase:
-    """Return a VecEnv as one env of tdx, with batch size ``[N]``."""
-    return with_observation_key(GymWrapper(env), root_key(env.single_observation_space), key)

@@ -18,9 +18,7 @@ from gymnasium import Space, spaces
 from tdx.stacks.gymnasium.levels import (
     MAX_LEVELS,
     Level,
-    hidden_envs,
     list_owners,
-    worker_sentence,
 )
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo
@@ -142,18 +140,6 @@ def sub_envs(core: object) -> list[object]:
     if not isinstance(envs, list | tuple):
         return []
     return list(envs) if all(isinstance(sub_env, gymnasium.Env) for sub_env in envs) else []
-
-
-def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return the envs inside whose stages a stack does not show, each a sentence."""
-    core = levels[0].owner
-    if levels[0].in_rows:
-        return hidden_envs([level for level in levels if level.in_rows])
-    if sub_envs(core):
-        return ("the sub-envs have different wrappers, which are not shown",)
-    if "processes" in attributes_of(core):
-        return (worker_sentence(core, "DummyVecEnv"),)
-    return (f"{type(core).__name__} does not show its sub-envs",)
 
 
 def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:

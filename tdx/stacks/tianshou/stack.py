@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import Space
@@ -18,8 +18,7 @@ from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.patches import Patches
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners, worker_sentence
+from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import result_entries
 from tdx.stacks.observe import Method, Slot
@@ -27,12 +26,9 @@ from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.observe.levels import Original, RowEntries, Wrap
 from tdx.stacks.observe.traces import stack_rows
+from tdx.stacks.sb3.adapter import VecEnvAdapter
+from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
 from tdx.stacks.sources import attributes_of
-
-if TYPE_CHECKING:
-    from tdx.envs import EnvBase
-    from tdx.stacks.conversion import ConvertedStack
-    from tdx.stacks.sb3.converted import VecEnvReference
 
 _PARTS = "observations, rewards, terminated, truncated, infos"
 
@@ -102,6 +98,51 @@ def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
         inside = None if in_rows or not levels else levels[-1]
         levels.append(TianshouLevel(index, parts, env.env_num, in_rows, inside))
     return tuple(levels)
+
+
+class SteppedVectorEnv:
+    """A vector env of Tianshou with the methods of a VecEnv; it resets its rows in a step."""
+
+    def __init__(self, env: Any) -> None:
+        self.num_envs = len(env)
+        self._env = env
+        self._seed: int | None = None
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset of each sub-env."""
+        self._seed = seed
+
+    def reset(self) -> Any:
+        """Start new episodes in all rows and return their observations."""
+        seed, self._seed = self._seed, None
+        if seed is None:
+            return self._env.reset()[0]
+        # Its own `seed` resets the sub-envs, and the next reset draws other numbers.
+        rows = [self._env.reset([row], seed=seed + row)[0] for row in range(self.num_envs)]
+        return np.concatenate(rows)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+        """Step all rows, and reset those that are done, as a collector does."""
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        dones = np.logical_or(terminated, truncated)
+        infos = [dict(info) for info in infos]
+        ended = np.flatnonzero(dones).tolist()
+        for row in ended:
+            infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            infos[row]["terminal_observation"] = np.array(observations[row])
+        if ended:
+            observations = np.array(observations)
+            observations[ended] = self._env.reset(ended)[0]
+        return observations, rewards, dones, infos
+
+    @property
+    def unwrapped(self) -> SteppedVectorEnv:
+        """The object itself, which messages name."""
+        return self
+
+    def close(self) -> None:
+        """Close the sub-envs."""
+        self._env.close()
 
 
 @dataclass(slots=True)
@@ -221,7 +262,7 @@ def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
     return copy_result((*values, list(infos)), below)
 
 
-class TianshouStack(LevelStack):
+class TianshouStack(VectorStack):
     """A vector env of Tianshou; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs.
@@ -230,6 +271,7 @@ class TianshouStack(LevelStack):
     kind = "tianshou"
     done_keys = ("done", *FLAGS)
     level_type = TianshouLevels
+    local_class = "DummyVectorEnv"
 
     def __init__(self, target: Any) -> None:
         if target.is_async:
@@ -241,25 +283,18 @@ class TianshouStack(LevelStack):
         self._progress = Progress()
 
     @property
-    def _core(self) -> Any:
-        return next(level.owner for level in self.levels if not level.in_rows)
+    def has_sub_envs(self) -> bool:
+        """True if the sub-envs are in this process."""
+        return type(self.core).__name__ == self.local_class
 
-    @property
-    def hidden(self) -> Sequence[str]:
-        if self.levels[0].in_rows:
-            return ()
-        if type(self._core).__name__ == "DummyVectorEnv":
-            return ("the sub-envs have different wrappers, which are not shown",)
-        return (worker_sentence(self._core, "DummyVectorEnv"),)
-
-    @property
-    def sampled_space(self) -> Space[Any]:
-        """Space of the random actions of one sub-env."""
-        return self.levels[-1].action_space
+    def adapter(self, level: Level, name: str | None = None) -> VecEnvAdapter:
+        """Return a level, also one in the sub-envs, as a vector env of Gymnasium."""
+        stepped = None if level.in_rows else SteppedVectorEnv(level.owner)
+        return VecEnvAdapter(level, name, stepped)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps; the vector env has none."""
-        return {} if level.owner is self._core else super().level_state(level)
+        return {} if level.owner is self.core else super().level_state(level)
 
     def observed_levels(self) -> TianshouLevels:
         levels = TianshouLevels(self.target, self.levels, self.name)
@@ -280,33 +315,16 @@ class TianshouStack(LevelStack):
         with Patches([(owner, "update_obs_rms", False) for owner in owners]):
             yield
 
-    def convert(self) -> ConvertedStack:
-        from tdx.stacks.tianshou.converted import convert_levels
-
-        return convert_levels(self.levels)
-
-    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        from tdx.stacks.sb3.converted import VecEnvReference
-        from tdx.stacks.tianshou.converted import adapter_of
-
-        return VecEnvReference(adapter_of(self.levels[last + 1]), key, seed)
-
-    def base_env(self, last: int, key: str | None) -> EnvBase:
-        from tdx.stacks.sb3.converted import wrap_adapter
-        from tdx.stacks.tianshou.converted import adapter_of
-
-        return wrap_adapter(adapter_of(self.levels[last + 1]), key)
-
     def driver(self, policy: Any = None) -> TianshouDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
         return TianshouDriver(self, policy)
 
     def close(self) -> None:
-        if not self._core.is_closed:
+        if not self.core.is_closed:
             self.target.close()
 
 
-class TianshouDriver(LevelDriver):
+class TianshouDriver(VectorDriver):
     """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended."""
 
     def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
@@ -325,9 +343,6 @@ class TianshouDriver(LevelDriver):
         latest = np.array(self._observation)
         latest[ended] = observations
         return latest
-
-    def _sample(self) -> Any:
-        return np.array([self._stack.sample_action() for _ in range(len(self._stack.target))])
 
     def _read(self, result: object) -> tuple[Any, bool]:
         parts = self._check_result(result, "step", _PARTS)
