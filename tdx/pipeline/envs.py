@@ -25,7 +25,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
 from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import call_factory
+from tdx.pipeline.factories import call_factory, returned_message
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
@@ -280,6 +280,6 @@ def _create_from_code(
         try:
             created = convert(created)
         except ArgumentError as error:
-            error.message = f"{reference.name}() returned {error.message}"
+            error.message = returned_message(reference.name, created, error.message)
             raise
     return created if device is None else created.to(device)

@@ -346,6 +346,21 @@ def _explain_gymnasium(error: Exception) -> str | None:
     return call if provider.installed else f"{provider.hint}; then {call}"
 
 
+def returned_message(name: str, target: object, message: str) -> str:
+    """Return the message of an error about an object that a factory returned, with its name.
+
+    Example:
+        >>> returned_message("make", {}, "an object of type dict is not supported")
+        'make() returned an object of type dict, which is not supported'
+        >>> returned_message("make", {}, "its env is closed")
+        'make(): its env is closed'
+    """
+    subject = describe_object(target)
+    if message.startswith(f"{subject} "):
+        return f"{name}() returned {subject}, which{message.removeprefix(subject)}"
+    return f"{name}(): {message}"
+
+
 def unwrap_env(target: object, name: str) -> object:
     """Return the env in what a factory returned.
 

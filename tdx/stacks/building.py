@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError, describe_object
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_checked_env, check_arguments
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import call_factory
+from tdx.pipeline.factories import call_factory, returned_message
 from tdx.stacks.kinds import CHECKPOINT, open_stack
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ def build_stack(
 
     Without ``samples``, those of a checkpoint are drawn from its specs.
     """
-    from tdx.stacks.native import NativeStack
-
     if CHECKPOINT.accepts(pipeline.env.id):
         if pipeline.transforms:
             raise ArgumentError(
@@ -63,6 +61,8 @@ def build_stack(
             )
         return open_target(pipeline.env, allow_code, samples)
     if not pipeline.is_factory:
+        from tdx.stacks.native import NativeStack
+
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
     for error in check_arguments(pipeline, allow_code):
@@ -107,7 +107,7 @@ def convert_to_env(target: object) -> EnvBase:
         if not is_pipeline(target):
             raise
         raise ArgumentError(
-            "a data pipeline, which has no env",
+            f"{describe_object(target)} is a data pipeline and has no env",
             hint="tdx report and tdx inspect chain show its parts: they take --samples",
         ) from error
 
@@ -134,7 +134,7 @@ def open_target(
             return open_stack(target, samples)
         except ArgumentError as error:
             if samples is None:
-                error.message = f"{reference.name}() returned {error.message}"
+                error.message = returned_message(reference.name, target, error.message)
             raise
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__

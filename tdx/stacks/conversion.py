@@ -90,11 +90,6 @@ class ConvertedStage(Result):
         return [format_stage(stage) for stage in self.stages]
 
     @property
-    def is_missing(self) -> bool:
-        """True if the stage has no counterpart."""
-        return isinstance(self.result, Missing)
-
-    @property
     def stages(self) -> tuple[StageConfig, ...]:
         """Its stages in the pipeline."""
         return () if isinstance(self.result, Missing) else self.result.stages

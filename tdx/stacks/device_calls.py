@@ -16,12 +16,11 @@ from typing import Any, ClassVar, cast
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CONVERSION, TRANSFERS, AnyFunction, Part
-from tdx.core.transformed_env import TransformedEnv
 from tdx.envs.batched.parallel import ParallelEnv
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
-from tdx.stacks.native_times import timed_env
+from tdx.stacks.native_times import list_transformed_envs, timed_env
 
 MEASURING = (str(Path(__file__)), str(Path(__file__).parents[1] / "foundation" / "patches.py"))
 """Files that call what is measured."""
@@ -234,10 +233,8 @@ def count_device_calls(
         if seed is not None:
             env.set_seed(seed)
         base, stages = flatten_chain(env)
-        level: EnvBase = env
-        while isinstance(level, TransformedEnv):
+        for level in list_transformed_envs(env):
             level.planned = planned
-            level = level.base_env
         name = subject or getattr(base, "_name", None) or type(base).__name__
         envs = max(env.batch_size.numel(), 1)
         try:

@@ -7,15 +7,26 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from tensordict import is_tensor_collection
+from torch.nn.parameter import is_lazy
+
+from tdx.core import Tracer, stage_specs
+from tdx.core.chain import chain_stages, flatten_chain, flatten_stages
+from tdx.core.envs.done_flags import any_done
+from tdx.core.envs.policies import as_policy
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
+from tdx.pipeline import format_stage
+from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, Stack, StackState, StageInfo
+from tdx.stacks.states import write_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tdx.core import StageSpecs, Tracer
+    from tdx.core import StageSpecs
     from tdx.core.meter import Meter
     from tdx.core.tracing.traces import Hook
     from tdx.core.transforms import Transform
@@ -63,16 +74,11 @@ class NativeStack(Stack):
     @property
     def name(self) -> str:
         """Id of the Gymnasium env before the chain, or the class name of another env."""
-        from tdx.core.chain import flatten_chain
-
         spec = getattr(self._gymnasium_env, "spec", None)
         return type(flatten_chain(self.target)[0]).__name__ if spec is None else str(spec.id)
 
     @property
     def stages(self) -> Sequence[StageInfo]:
-        from tdx.core.chain import chain_stages
-        from tdx.stacks.sources import class_location
-
         texts = format_stages(self.target, self._pipeline)
         return tuple(
             StageInfo(
@@ -99,9 +105,6 @@ class NativeStack(Stack):
     @property
     def _gymnasium_env(self) -> Any:
         """The env inside of all wrappers that a ``GymEnv`` steps. ``None``: another kind of env."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.sources import attributes_of
-
         base = flatten_chain(self.target)[0]
         inner = attributes_of(getattr(base, "original", base)).get("_env")
         if inner is None:
@@ -124,14 +127,10 @@ class NativeStack(Stack):
         return bool(self.target.batch_locked)
 
     def specs(self) -> Sequence[StageSpecs]:
-        from tdx.core import stage_specs
-
         return stage_specs(self.target)
 
     def tracer(self, policy: Any = None) -> Tracer:
         """See :class:`~tdx.stacks.Stack`; the policy takes a TensorDict, as in ``rollout``."""
-        from tdx.core import Tracer
-
         return Tracer(self.target, policy)
 
     def driver(self, policy: object = None) -> NativeDriver:
@@ -140,8 +139,6 @@ class NativeStack(Stack):
     @contextmanager
     def attach(self, on_trace: OnTrace) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`; records ``reset`` and ``step``, not ``rollout``."""
-        from tdx.core import Tracer
-
         tracer = Tracer(self.target)
 
         def run(phase: Hook, given: object, call: Callable[[], object]) -> object:
@@ -171,12 +168,8 @@ class NativeStack(Stack):
 
     def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
-        from torch.nn.parameter import is_lazy
-
-        from tdx.core.chain import chain_stages
-
         states: dict[int, dict[str, Tensor]] = {}
-        for index, stage in enumerate(chain_stages(self.target)):
+        for index, stage in enumerate(self._stateful_stages()):
             for name, value in (*stage.named_parameters(), *stage.named_buffers()):
                 # A lazy buffer gets its shape in the first step.
                 if not is_lazy(value):
@@ -203,21 +196,20 @@ class NativeStack(Stack):
 
     def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""
-        from tdx.core.chain import chain_stages
-
-        return [part for stage in chain_stages(self.target) for part in stage.modules()]
+        return [part for stage in self._stateful_stages() for part in stage.modules()]
 
     def load_state(self, state: StackState) -> Sequence[str]:
-        from tdx.core.chain import chain_stages
-        from tdx.stacks.states import write_tensor
-
-        stages = chain_stages(self.target)
+        stages = self._stateful_stages()
         return [
             f"{index}.{name}"
             for index, values in state.items()
             for name, value in values.items()
             if index >= len(stages) or not write_tensor(stages[index], name, value)
         ]
+
+    def _stateful_stages(self) -> Sequence[nn.Module]:
+        """Return the stages, or what they run, with the state of each."""
+        return chain_stages(self.target)
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
         return seed_run(self.target, seed)
@@ -230,16 +222,12 @@ class NativeDriver:
     """Resets and steps an env of tdx as ``rollout`` does."""
 
     def __init__(self, env: EnvBase, policy: object = None) -> None:
-        from tdx.core.envs.policies import as_policy
-
         self._env = env
         self._policy = env.rand_action if policy is None else as_policy(policy, env)
         self._current: Any = None
 
     @property
     def reset_due(self) -> bool:
-        from tdx.core.envs.done_flags import any_done
-
         return self._current is None or any_done(self._current, self._env.done_keys)
 
     def reset(self, seed: int | None = None) -> None:
@@ -251,8 +239,6 @@ class NativeDriver:
 
     def step(self, action: object = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
-        from tensordict import is_tensor_collection
-
         current = self._current
         if action is None:
             current = self._policy(current)
@@ -268,17 +254,12 @@ def stage_arguments(stage: nn.Module) -> dict[str, object]:
 
     Buffers are numbers or lists, and keys those of its properties.
     """
-    from tdx.stacks.sources import constructor_arguments
-
     buffers = {name: _to_numbers(value) for name, value in stage._buffers.items()}
     return constructor_arguments(stage, None, buffers)
 
 
 def _to_numbers(value: Tensor | None) -> object:
     """Return a buffer as numbers, a float32 as the shortest one: 0.1 and not 0.10000000149."""
-    import torch
-    from torch.nn.parameter import is_lazy
-
     if value is None or is_lazy(value):
         return None
     if value.dtype is not torch.float32:
@@ -295,9 +276,6 @@ def format_stages(
 
     ``expanded`` lists the stages inside a ``Compose`` one by one, as a plan does.
     """
-    from tdx.core.chain import chain_stages, flatten_stages
-    from tdx.pipeline import format_stage
-
     stages = chain_stages(env)
     configs = () if pipeline is None else pipeline.transforms
     own = len(stages) - len(configs)
@@ -327,8 +305,6 @@ def _direction(stage: Transform) -> Direction:
 @contextmanager
 def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
     """Seed the env and torch, and restore torch's generators afterwards; gradients are off."""
-    import torch
-
     devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         if seed is not None:

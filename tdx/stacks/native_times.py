@@ -104,7 +104,7 @@ def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iter
     if env.meter is not None:
         raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
     threads: set[int] = set()
-    levels = _list_levels(env)
+    levels = list_transformed_envs(env)
     base = levels[-1].base_env if levels else env
     try:
         with Patches() as patches, ExitStack() as opened:
@@ -137,7 +137,7 @@ def timed_chain(chain: Transform, meter: Meter) -> Iterator[None]:
         yield
 
 
-def _list_levels(env: EnvBase) -> list[TransformedEnv]:
+def list_transformed_envs(env: EnvBase) -> list[TransformedEnv]:
     """List the transformed envs inside each other, outermost first."""
     levels = []
     while isinstance(env, TransformedEnv):
@@ -167,7 +167,7 @@ def _attach_to_env(
         patches.put(slot.owner, slot.name, meter.timed(levels.part(slot), original, steps))
         if slot.level >= 0 and slot.method == "step":
             _attach_to_kernels(slot.owner, levels.part(slot), meter, patches)
-    for level in reversed(_list_levels(env)):
+    for level in reversed(list_transformed_envs(env)):
         level.measure_with(meter)
     for name, part in (
         ("rollout", ROLLOUT_PART),
@@ -181,7 +181,7 @@ def _attach_to_env(
     iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
-    for inner in (base, *_list_levels(env)):
+    for inner in (base, *list_transformed_envs(env)):
         _note_threads(inner, patches, threads)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -196,36 +196,33 @@ class _Build:
         """
         levels = self._levels
         values = self._values[id(event)] = _Values()
+
+        def has_value_of(other: Event | None, name: Literal["given", "returned"]) -> bool:
+            return (
+                other is not None
+                and other.method == event.method
+                and levels.has_same_entries(event.level, other.level, of_actions=name == "given")
+                and _is_identical(getattr(event, name), getattr(other, name))
+            )
+
         # A value without the form of its space has no entries.
         if event.method != "reset" and event.given is not None:
             with suppress(Exception):
-                is_passed_on = (
-                    above is not None
-                    and above.method == event.method
-                    and levels.has_same_entries(event.level, above.level, of_actions=True)
-                    and _is_identical(event.given, above.given)
+                values.given = (
+                    self._values[id(above)].given
+                    if has_value_of(above, "given")
+                    else levels.given_entries(event.level, event.given)
                 )
-                if is_passed_on and above is not None:
-                    values.given = self._values[id(above)].given
-                else:
-                    values.given = levels.given_entries(event.level, event.given)
         below: Event | None = None
         for below in event.children:
             self._read(below, event)
         if event.returned:
             with suppress(Exception):
-                is_passed_on = (
-                    below is not None
-                    and below.method == event.method
-                    and levels.has_same_entries(event.level, below.level, of_actions=False)
-                    and _is_identical(event.returned, below.returned)
+                values.returned = (
+                    self._values[id(below)].returned
+                    if has_value_of(below, "returned")
+                    else levels.returned_entries(event.level, event.method, event.returned)
                 )
-                if is_passed_on and below is not None:
-                    values.returned = self._values[id(below)].returned
-                else:
-                    values.returned = levels.returned_entries(
-                        event.level, event.method, event.returned
-                    )
         if event.shared and event.returned and not _is_identical(event.previous, event.returned[0]):
             with suppress(Exception):
                 values.overwritten = levels.overwritten_keys(event, values.returned)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import getmodule
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 from tensordict import is_tensor_collection
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torchrl import envs as rl
 
-from tdx.core.chain import chain_stages
+from tdx.core.chain import chain_stages, flatten_chain
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.foundation.keys import format_key
@@ -25,14 +25,12 @@ from tdx.stacks.counterparts import Place, convert_stages
 from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
+from tdx.stacks.native_levels import ChainLevels
 from tdx.stacks.refusals import Missing
 from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StackState, StageInfo
 from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
-
-if TYPE_CHECKING:
-    from tdx.stacks.native_levels import ChainLevels
 
 _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
@@ -99,7 +97,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
     if base.from_pixels:
         levels = levels[:-1]  # the wrapper that renders
     converted = convert_levels(levels)
-    other = next((stage for stage in converted.stages if stage.stages or stage.is_missing), None)
+    other = next((stage for stage in converted.stages if stage.stages or stage.missing), None)
     if other is not None:
         raise ArgumentError(
             f"the env inside has the Gymnasium wrapper {other.name}",
@@ -210,7 +208,7 @@ class TorchRLStack(NativeStack):
     @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`; location and arguments are those of the originals."""
-        originals = self._originals()
+        originals = self._stateful_stages()
         return tuple(
             replace(
                 stage,
@@ -241,43 +239,27 @@ class TorchRLStack(NativeStack):
 
     def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`; inside is the original env, which frame skips step."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.native_levels import ChainLevels
-
         return ChainLevels(self.target, flatten_chain(self.target)[0].original)
 
     def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
-        return self._originals()
-
-    def load_state(self, state: StackState) -> Sequence[str]:
-        from tdx.stacks.states import write_tensor
-
-        originals = self._originals()
-        return [
-            f"{index}.{name}"
-            for index, values in state.items()
-            for name, value in values.items()
-            if index >= len(originals) or not write_tensor(originals[index], name, value)
-        ]
+        return self._stateful_stages()
 
     def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
-        states = {index: dict(_state(original)) for index, original in enumerate(self._originals())}
+        states = {
+            index: dict(_state(original)) for index, original in enumerate(self._stateful_stages())
+        }
         return {index: state for index, state in states.items() if state}
 
-    def _originals(self) -> list[Any]:
+    def _stateful_stages(self) -> Sequence[Any]:
         return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
 def _check_open(env: object) -> None:
-    from torchrl.envs import GymWrapper
-
-    from tdx.stacks.torchrl.chain import list_transforms
-
     base, _ = list_transforms(env)
     # Other envs of TorchRL count as closed before their first reset.
-    if isinstance(base, GymWrapper) and base.is_closed:
+    if isinstance(base, rl.GymWrapper) and base.is_closed:
         raise EnvError(
             "the env is closed",
             hint="create a new one",
