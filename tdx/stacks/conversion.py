@@ -23,26 +23,19 @@ NamedTensors = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """The stages of tdx that compute what a stage of another library computes.
+    """The stages of tdx that compute what a stage of another library computes."""
 
-    Args:
-        stages: The stages. Empty: the env, or the way tdx represents values, covers it already.
-        comment: What it does, or why nothing has to be written.
-        tolerance: Largest relative difference between the values. 0: they are bit-identical.
-        env: Settings of the env that replace the stage: fields of ``EnvConfig``. Among its
-            ``kwargs``, ``...`` removes an argument.
-        key: Key of the observation after the stage. ``None``: unchanged.
-        recorded: Keys that the stages write for entries of ``info``, with the path of the entry.
-        observable: True if the stage changes values or ``info``, so that it has to be compared.
-    """
-
+    # Empty: the env, or the way tdx represents values, covers it already.
     stages: tuple[StageConfig, ...] = ()
-    comment: str = ""
+    comment: str = ""  # What it does, or why nothing has to be written.
+    # Largest relative difference between the values. 0: they are bit-identical.
     tolerance: float = 0.0
+    # Fields of EnvConfig that replace the stage. Among its kwargs, ... removes one.
     env: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
+    key: str | None = None  # Of the observation after the stage. None: unchanged.
+    # Keys that the stages write for entries of info, with the path of the entry.
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    observable: bool = True
+    observable: bool = True  # True if it changes values or info, so that it has to be compared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +101,12 @@ class ConvertedStage(Result):
 
 @dataclass(frozen=True, slots=True)
 class ConvertedStack:
-    """A stack as a pipeline.
+    """A stack as a pipeline."""
 
-    Args:
-        env: The env without the stages.
-        stages: The stages of the stack, innermost first.
-        key: Key of the observation of the env; ``None`` if it has several entries.
-        missing_env: Why ``env`` is not the env inside, but a proposal for it.
-    """
-
-    env: EnvConfig
-    stages: tuple[ConvertedStage, ...]
-    key: str | None
-    missing_env: Missing | None = None
+    env: EnvConfig  # Without the stages.
+    stages: tuple[ConvertedStage, ...]  # Innermost first.
+    key: str | None  # Of the observation of the env. None: it has several entries.
+    missing_env: Missing | None = None  # Why env is only a proposal for the env inside.
 
     def env_up_to(self, last: int) -> EnvConfig:
         """Return the env with the settings that replace stages up to an index."""

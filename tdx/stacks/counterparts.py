@@ -40,22 +40,14 @@ ROUNDING = 1e-5
 
 @dataclass(slots=True)
 class Place:
-    """Where a wrapper is in the chain.
+    """Where a wrapper is in the chain."""
 
-    Args:
-        key: Key of the observation below it; ``None`` if it has several entries.
-        limit: Step limit with which its env is registered.
-        only_defaults: True if only wrappers of ``gymnasium.make`` are below it.
-        has_limit: True if the ``TimeLimit`` of ``gymnasium.make`` is below it.
-        taken: Keys that the stages below it write.
-        inside: Space of the observations that a ``VecEnvWrapper`` gets.
-    """
-
-    key: str | None = None
-    limit: int | None = None
-    only_defaults: bool = False
-    has_limit: bool = False
-    taken: list[str] = field(default_factory=list)
+    key: str | None = None  # Of the observation below it. None: it has several entries.
+    limit: int | None = None  # Step limit with which its env is registered.
+    only_defaults: bool = False  # True if only wrappers of gymnasium.make are below it.
+    has_limit: bool = False  # True if the TimeLimit of gymnasium.make is below it.
+    taken: list[str] = field(default_factory=list)  # Keys that the stages below it write.
+    # Space of the observations that a wrapper of a vector env gets.
     inside: Space[Any] | None = None
 
     def new_key(self, name: str) -> str:
@@ -71,22 +63,13 @@ Find = Callable[[Any, Place], Counterpart | Missing]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a class becomes.
+    """What a class becomes."""
 
-    Args:
-        result: Its counterpart, the reason why it has none, or a function that tells by a stage and
-            its place.
-        becomes: Stages that it becomes, as the documentation shows them.
-        tolerance: Largest relative difference between their values; see :class:`Counterpart`.
-        note: When it is converted, or what differs, likewise.
-        needs_array: True if the observation has to be a single array.
-    """
-
-    result: Counterpart | Missing | Find
-    becomes: str = "–"
-    tolerance: float = 0.0
-    note: str = ""
-    needs_array: bool = False
+    result: Counterpart | Missing | Find  # A function tells it by a stage and its place.
+    becomes: str = "–"  # Stages that it becomes, as the documentation shows them.
+    tolerance: float = 0.0  # See Counterpart.
+    note: str = ""  # When it is converted, or what differs, likewise.
+    needs_array: bool = False  # True if the observation has to be a single array.
 
     @property
     def values(self) -> str:

@@ -41,17 +41,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class DatasetFeature:
-    """A feature of a dataset.
+    """A feature of a dataset."""
 
-    Args:
-        dtype: Such as ``float32``, ``video`` or ``image``.
-        shape: Shape of one step; images are ``(H, W, C)``.
-        names: Names of its numbers, such as joints; empty if there are none.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    names: tuple[str, ...] = ()
+    dtype: str  # Such as float32, video or image.
+    shape: tuple[int, ...]  # Of one step; images are (H, W, C).
+    names: tuple[str, ...] = ()  # Of its numbers, such as joints; empty if there are none.
 
     @property
     def is_image(self) -> bool:
@@ -89,29 +83,18 @@ def channel_axis(shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset, without its data.
-
-    Args:
-        path: Its folder.
-        title: What it is, for messages.
-        fps: Steps per second; ``None`` if it is not declared.
-        steps: Number of steps that it declares.
-        features: Features by key.
-        stored: Statistics that it stores, by feature and name; ``None`` if its format has none.
-        vectors: Keys of the numeric features of observations and actions.
-        read_rows: Reads them.
-        read_frames: Reads a sample of the frames of an image or a video.
-    """
+    """A dataset, without its data."""
 
     path: Path
-    title: str
-    fps: float | None
-    steps: int
+    title: str  # What it is, for messages.
+    fps: float | None  # Steps per second, if it is declared.
+    steps: int  # As it declares.
     features: Mapping[str, DatasetFeature]
+    # Statistics by feature and name. None: its format has none.
     stored: Mapping[str, Mapping[str, Array]] | None
-    vectors: Sequence[str]
-    read_rows: RowReader
-    read_frames: FrameReader
+    vectors: Sequence[str]  # Keys of the numeric features of observations and actions.
+    read_rows: RowReader  # Reads the vectors.
+    read_frames: FrameReader  # Reads a sample of the frames of an image or a video.
 
     @property
     def images(self) -> tuple[str, ...]:

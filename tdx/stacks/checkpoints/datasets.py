@@ -14,20 +14,12 @@ from tdx.stacks.checkpoints.minari import METADATA, read_minari
 
 @dataclass(frozen=True, slots=True)
 class DatasetFormat:
-    """How a program stores recorded data in a folder.
+    """How a program stores recorded data in a folder."""
 
-    Args:
-        title: Program and file, for lists.
-        name: What a folder is, for messages.
-        file: File in it, by which a folder is recognized.
-        package: Package that reads it.
-        read: Reads a folder.
-    """
-
-    title: str
-    name: str
-    file: str
-    package: str
+    title: str  # Program and file, for lists.
+    name: str  # What a folder is, for messages.
+    file: str  # By which a folder is recognized.
+    package: str  # Which reads it.
     read: Callable[[Path], Dataset]
 
 

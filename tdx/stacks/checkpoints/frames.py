@@ -29,19 +29,12 @@ _BATCH_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class SampledImages:
-    """Statistics of a sample of the frames of a feature.
-
-    Args:
-        frames: Number of frames.
-        total: Number of frames of the dataset.
-        nonfinite: Number of frames with NaN or infinite values, which are left out.
-        statistics: ``mean``, ``std``, ``min`` and ``max`` of each channel. Numbers of 8 bits are
-            scaled to 0 … 1.
-    """
+    """Statistics of a sample of the frames of a feature."""
 
     frames: int
-    total: int
-    nonfinite: int
+    total: int  # Frames of the dataset.
+    nonfinite: int  # Frames with NaN or infinite values, which are left out.
+    # mean, std, min and max of each channel; numbers of 8 bits are scaled to 0 … 1.
     statistics: Mapping[str, Array]
 
     @property

@@ -178,17 +178,11 @@ def read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the rows of an entry are in an episode.
+    """Where the rows of an entry are in an episode."""
 
-    Args:
-        path: Path below the group of the episode.
-        is_image: The rows are JPEG files.
-        first: Row of the first step.
-    """
-
-    path: str
-    is_image: bool = False
-    first: int = 0
+    path: str  # Below the group of the episode.
+    is_image: bool = False  # The rows are JPEG files.
+    first: int = 0  # Row of the first step.
 
 
 def _leaves(

@@ -29,15 +29,10 @@ ROLES: tuple[Role, Role] = ("preprocessor", "postprocessor")
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An input or output of a policy.
+    """An input or output of a policy."""
 
-    Args:
-        kind: ``STATE``, ``ACTION``, ``VISUAL``, ``ENV`` or another kind of the library.
-        shape: Shape of one sample, without a batch dimension; images are ``(C, H, W)``.
-    """
-
-    kind: str
-    shape: tuple[int, ...]
+    kind: str  # STATE, ACTION, VISUAL, ENV or another kind of the library.
+    shape: tuple[int, ...]  # Of one sample, without a batch dimension; images are (C, H, W).
 
     def __str__(self) -> str:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
@@ -45,21 +40,13 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What ``config.json`` declares about a policy.
+    """What ``config.json`` declares about a policy."""
 
-    Args:
-        policy: Type of the policy, such as ``act``; ``None`` if it is not named.
-        inputs: Features that the policy reads, after the preprocessor.
-        outputs: Features that it returns, before the postprocessor.
-        modes: Normalization mode by kind of feature.
-        values: All other settings.
-    """
-
-    policy: str | None
-    inputs: Mapping[str, Feature]
-    outputs: Mapping[str, Feature]
-    modes: Mapping[str, str]
-    values: Mapping[str, Json]
+    policy: str | None  # Its type, such as act, if it is named.
+    inputs: Mapping[str, Feature]  # After the preprocessor.
+    outputs: Mapping[str, Feature]  # Before the postprocessor.
+    modes: Mapping[str, str]  # Normalization mode by kind of feature.
+    values: Mapping[str, Json]  # All other settings.
 
     def integer(self, name: str) -> int | None:
         """Return a setting that is an integer; ``None`` if it is missing or something else."""
@@ -69,23 +56,15 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a processor.
+    """One step of a processor."""
 
-    Args:
-        index: Position in its processor, from 0 for the step that runs first.
-        name: Name in the library's registry, or the dotted path of a class.
-        is_class: The name is a class: code, which is not imported.
-        config: Arguments of the step.
-        state: Tensors of the step by name, such as ``observation.state.mean``.
-        state_file: File that they come from; ``None`` if the step has none.
-    """
-
-    index: int
-    name: str
-    is_class: bool = False
+    index: int  # In its processor, from 0 for the step that runs first.
+    name: str  # In the library's registry, or the dotted path of a class.
+    is_class: bool = False  # The name is a class: code, which is not imported.
     config: Mapping[str, Json] = field(default_factory=dict)
+    # Tensors by name, such as observation.state.mean.
     state: Mapping[str, Array] = field(default_factory=dict)
-    state_file: str | None = None
+    state_file: str | None = None  # File that they come from.
 
     @property
     def short_name(self) -> str:
@@ -141,33 +120,23 @@ class Processor:
     """Steps that run one after the other."""
 
     role: Role
-    file: str
-    steps: tuple[Step, ...]
+    file: str  # In the checkpoint.
+    steps: tuple[Step, ...]  # In the order in which they run.
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A policy checkpoint without its weights.
-
-    Args:
-        path: Folder of the checkpoint.
-        config: Its configuration; ``None`` if there is no ``config.json``.
-        processors: The processors that it has, the preprocessor first.
-        notes: What was not read, each a sentence.
-        action_lead: Dims of an action of the policy before those of its features.
-        library: Library that saved it.
-        fps: Steps per second of the training; ``None`` if no file declares it.
-        target: What the user named it by: a folder, a file in it, or ``lerobot:org/name``.
-            ``None``: its folder.
-    """
+    """A policy checkpoint without its weights."""
 
     path: Path
-    config: PolicyConfig | None
-    processors: tuple[Processor, ...]
-    notes: tuple[str, ...] = ()
+    config: PolicyConfig | None  # None: there is no config.json.
+    processors: tuple[Processor, ...]  # The preprocessor first.
+    notes: tuple[str, ...] = ()  # What was not read, each a sentence.
+    # Dims of an action of the policy before those of its features.
     action_lead: tuple[int, ...] = (1,)
-    library: str = "LeRobot"
-    fps: float | None = None
+    library: str = "LeRobot"  # Which saved it.
+    fps: float | None = None  # Steps per second of the training, if a file declares it.
+    # What the user named it by, such as lerobot:org/name. None: its folder.
     target: str | None = None
 
     @property
@@ -210,15 +179,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A sample before a processor and after each of its steps.
+    """A sample before a processor and after each of its steps."""
 
-    Args:
-        samples: ``N + 1`` samples for ``N`` steps.
-        skipped: Why a step was passed over, by its index.
-    """
-
-    samples: tuple[SampleEntries, ...]
-    skipped: Mapping[int, str]
+    samples: tuple[SampleEntries, ...]  # N + 1 samples for N steps.
+    skipped: Mapping[int, str]  # Why a step was passed over, by its index.
 
 
 def parse_fps(value: Json) -> float | None:

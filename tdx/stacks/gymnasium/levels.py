@@ -34,19 +34,12 @@ MAX_LEVELS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The env inside a stack, or one wrapper around it.
+    """The env inside a stack, or one wrapper around it."""
 
-    Args:
-        index: Index of the stage; -1 for the env inside.
-        owners: The object; in a vector env those of all sub-envs.
-        num_envs: Number of sub-envs; ``None`` for a single env.
-        in_rows: True if ``owners`` are parts of sub-envs, one per row.
-    """
-
-    index: int
-    owners: tuple[Any, ...]
-    num_envs: int | None
-    in_rows: bool = False
+    index: int  # -1 for the env inside.
+    owners: tuple[Any, ...]  # The object; in a vector env those of all sub-envs.
+    num_envs: int | None  # None for a single env.
+    in_rows: bool = False  # True if the owners are parts of sub-envs, one per row.
 
     @property
     def owner(self) -> Any:

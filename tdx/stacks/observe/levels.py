@@ -24,25 +24,15 @@ RowEntries = dict[NestedKey, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A method of an object that is observed.
+    """A method of an object that is observed."""
 
-    Args:
-        level: Index of its level; -1 for the env inside.
-        row: Sub-env that it belongs to; 0 outside of sub-envs.
-        form: How it is called.
-        method: The method.
-        owner: The object.
-        copy: Copies what the method returned. ``None``: it returns nothing.
-        attribute: Name of the method of the object, if it is another one.
-    """
-
-    level: int
-    row: int
+    level: int  # -1 for the env inside.
+    row: int  # Sub-env; 0 outside of sub-envs.
     form: LevelForm
     method: Method
     owner: Any = None
-    copy: CopyResult | None = copy_result
-    attribute: str = ""
+    copy: CopyResult | None = copy_result  # Of what the method returned. None: it returns nothing.
+    attribute: str = ""  # Name of the method of the object, if it is another one.
 
     @property
     def name(self) -> str:

@@ -180,40 +180,27 @@ def _first_rows(value: object, rows: int) -> Any:
 
 @dataclass(slots=True)
 class _Item:
-    """A recorded call that a call of the target may stand for.
-
-    Args:
-        event: The recorded call.
-        top: The call of the recorded caller that contains it; another one if the target lacks the
-            levels between them.
-    """
+    """A recorded call that a call of the target may stand for."""
 
     event: Event
+    # The call of the recorded caller that contains it; another one if the target lacks the levels
+    # between.
     top: Event
 
 
 @dataclass(slots=True)
 class _Frame:
-    """An open call of the target.
+    """An open call of the target."""
 
-    Args:
-        slot: What is called. ``None``: nothing yet, the caller is outside of the stack.
-        event: The recorded call that it stands for. ``None``: there is none.
-        queues: Recorded calls inside, by level and row.
-        last: Recorded call that was answered last.
-        given: What a level that only the target has received.
-        answer: What the call inside returned to it last.
-        answer_form: How the level of that call is called.
-    """
-
-    slot: Slot | None
-    event: Event | None
+    slot: Slot | None  # None: the caller is outside of the stack.
+    event: Event | None  # The recorded call that it stands for, if there is one.
+    # Recorded calls inside, by level and row.
     queues: dict[tuple[int, int], list[_Item]] = field(default_factory=dict)
     places: Counter[tuple[int, int]] = field(default_factory=Counter)
-    last: _Item | None = None
-    given: object = None
-    answer: object = None
-    answer_form: LevelForm | None = None
+    last: _Item | None = None  # Recorded call that was answered last.
+    given: object = None  # What a level that only the target has received.
+    answer: object = None  # What the call inside returned to it last.
+    answer_form: LevelForm | None = None  # How the level of that call is called.
     extra_calls: int = 0
     calls: int = 0
 

@@ -31,15 +31,10 @@ from tdx.stacks.tracer import OnTrace
 
 @dataclass(slots=True)
 class Actor:
-    """What chooses the actions of the steps that are recorded.
+    """What chooses the actions of the steps that are recorded."""
 
-    Args:
-        name: Its name; ``given``: the caller.
-        took_ns: Nanoseconds that it took for the current action.
-    """
-
-    name: str = "given"
-    took_ns: int = 0
+    name: str = "given"  # "given": the caller.
+    took_ns: int = 0  # For the current action.
 
 
 @contextmanager

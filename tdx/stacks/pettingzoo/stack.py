@@ -58,14 +58,10 @@ def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class ParallelLevel(Level):
-    """A level of a parallel env.
+    """A level of a parallel env."""
 
-    Args:
-        agents: Names of all agents, in order.
-        is_folded: True if the observations and the actions, respectively, are ``[A, ...]``.
-    """
-
-    agents: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()  # Names of all agents, in order.
+    # Whether observations and actions, respectively, are [A, ...].
     is_folded: tuple[bool, bool] = (False, False)
 
     @property

@@ -19,17 +19,11 @@ _NUMERIC = "biuf"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The form of a column.
-
-    Args:
-        form: How its items are held.
-        template: A structure like that of an item.
-        is_tensor: True if it has tensors instead of arrays.
-    """
+    """The form of a column."""
 
     form: Literal["episodes", "list", "stacked"]
-    template: Any
-    is_tensor: bool = False
+    template: Any  # A structure like that of an item.
+    is_tensor: bool = False  # True if it has tensors instead of arrays.
 
 
 Columns = Mapping[str, Column]

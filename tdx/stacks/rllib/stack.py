@@ -54,23 +54,15 @@ _KEPT = "episode.obs"
 
 @dataclass(slots=True)
 class Context:
-    """What all connectors of a stack get.
+    """What all connectors of a stack get."""
 
-    Args:
-        rows: Number of envs.
-        module: The module, or what stands for it.
-        spaces: Of the observations and actions of one env.
-        shared: Data that connectors share, ``shared_data``.
-        latest: The observations that the episodes keep after all connectors, by key.
-        template: The structure of one of them.
-    """
-
-    rows: int
-    module: Any
-    spaces: tuple[Space[Any], Space[Any]]
-    shared: dict[str, Any] = field(default_factory=dict)
+    rows: int  # Number of envs.
+    module: Any  # Or what stands for it.
+    spaces: tuple[Space[Any], Space[Any]]  # Of the observations and actions of one env.
+    shared: dict[str, Any] = field(default_factory=dict)  # The shared_data of connectors.
+    # Observations that the episodes keep after all connectors, by key.
     latest: dict[str, Any] = field(default_factory=dict)
-    template: Any = None
+    template: Any = None  # The structure of one of them.
 
     @property
     def episode_ids(self) -> list[str]:

@@ -30,13 +30,9 @@ _FRAME_STACK = ("n_stack", "channels_first")
 
 @dataclass(frozen=True, slots=True)
 class VecLevel(Level):
-    """A level of a Stable-Baselines3 stack.
+    """A level of a Stable-Baselines3 stack."""
 
-    Args:
-        inside: The level inside, of a VecEnv wrapper.
-    """
-
-    inside: VecLevel | None = None
+    inside: VecLevel | None = None  # Of a VecEnv wrapper.
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:

@@ -35,13 +35,10 @@ _PARTS = "observations, rewards, terminated, truncated, infos"
 
 @dataclass(frozen=True, slots=True)
 class TianshouLevel(Level):
-    """A level of a stack of Tianshou.
+    """A level of a stack of Tianshou."""
 
-    Args:
-        inside: The level inside, of a wrapper of a vector env; of a ``DummyVectorEnv`` the last
-            one in the sub-envs, if they are shown.
-    """
-
+    # Of a wrapper of a vector env; of a DummyVectorEnv the last one in the sub-envs, if they are
+    # shown.
     inside: TianshouLevel | None = None
 
     @property
@@ -147,14 +144,11 @@ class SteppedVectorEnv:
 
 @dataclass(slots=True)
 class Progress:
-    """What happened to a vector env so far.
+    """What happened to a vector env so far."""
 
-    Args:
-        latest: Observations that each level returned last.
-        is_seeding: True while ``seed`` runs, which resets the sub-envs; it is no call of a level.
-    """
-
+    # Observations that each level returned last.
     latest: dict[int, Any] = field(default_factory=dict)
+    # While seed runs, which resets the sub-envs; it is no call of a level.
     is_seeding: bool = False
 
 
