@@ -47,19 +47,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class BoundStage:
-    """A stage with its arguments matched to the declared parameters.
-
-    Args:
-        stage: The stage.
-        info: Declaration of its transform. ``None``: Python code or an unknown name.
-        args: Positional arguments for the constructor.
-        kwargs: Named arguments for the constructor.
-        errors: Problems of the arguments.
-    """
+    """A stage with its arguments matched to the declared parameters."""
 
     stage: StageConfig
-    info: TransformInfo | None
-    args: list[object] = field(default_factory=list)
+    info: TransformInfo | None  # None: Python code or an unknown name.
+    args: list[object] = field(default_factory=list)  # Positional arguments for the constructor.
     kwargs: dict[str, object] = field(default_factory=dict)
     errors: list[TdxError] = field(default_factory=list)
 

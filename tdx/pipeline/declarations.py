@@ -26,15 +26,10 @@ from tdx.pipeline.transform_info import (
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition that a name refers to.
+    """Definition that a name refers to."""
 
-    Args:
-        dotted: Full name, such as ``tdx.foundation.keys.NestedKey`` or ``torch.Tensor``.
-        node: The class, or the value of an alias. ``None``: defined outside the package.
-        module: Module that contains ``node``.
-    """
-
-    dotted: str
+    dotted: str  # Full name, such as tdx.foundation.keys.NestedKey or torch.Tensor.
+    # The class, or the value of an alias. None: defined outside the package.
     node: ast.ClassDef | ast.expr | None = None
     module: Module | None = None
 

@@ -23,18 +23,12 @@ FIRST_WRAPPER_NUMBER = 100_000
 
 @dataclass(frozen=True, slots=True)
 class DraftStage:
-    """A stage of a draft.
+    """A stage of a draft."""
 
-    Args:
-        number: Identifies the stage within the draft, also after it is moved.
-        config: The stage.
-        enabled: Whether it is part of the pipeline; a disabled stage only keeps its position.
-        wrapper: What is known of a stage that the code of the env makes, which cannot be edited.
-    """
-
-    number: int
+    number: int  # Identifies the stage within the draft, also after it is moved.
     config: StageConfig
-    enabled: bool = True
+    enabled: bool = True  # A disabled stage only keeps its position.
+    # Of a stage that the code of the env makes, which cannot be edited.
     wrapper: Wrapper | None = None
 
 
@@ -44,22 +38,14 @@ class Draft:
 
     The app, ``tdx check --fix`` and :class:`~tdx.pipeline.PipelineFile` edit pipelines as drafts.
     A *place* counts all stages, an *index* only those of the pipeline.
-
-    Args:
-        env: The env. ``None``: not chosen yet.
-        stages: Stages in order, including disabled ones.
-        policy: Policy of the pipeline.
-        rollout: Rollout defaults of the pipeline.
-        file: File it was read from; not compared.
-        stack: The env, if its wrappers are the first stages; see :meth:`around`.
     """
 
-    env: EnvConfig | None = None
-    stages: tuple[DraftStage, ...] = ()
+    env: EnvConfig | None = None  # None: not chosen yet.
+    stages: tuple[DraftStage, ...] = ()  # In order, including disabled ones.
     policy: str | None = None
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    file: str | None = field(default=None, compare=False)
-    stack: StackFacts | None = None
+    file: str | None = field(default=None, compare=False)  # Where it was read; not compared.
+    stack: StackFacts | None = None  # The env, if its wrappers are the first stages; see around.
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:

@@ -60,25 +60,16 @@ RESERVED_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EnvPlan:
-    """The call that creates the env, or that a batch of envs repeats.
+    """The call that creates the env, or that a batch of envs repeats."""
 
-    Args:
-        factory: Class of ``tdx.envs``, or a Python object.
-        args: Positional arguments.
-        kwargs: Named arguments.
-        batch: Class that batches several envs. ``None``: the call creates the whole env.
-        num_envs: Number of envs in the batch.
-        device: Device of the batch.
-        worker_timeout: Seconds after which a worker of the batch counts as hung. ``None``: the
-            default.
-    """
-
-    factory: str | CodeReference
+    factory: str | CodeReference  # Class of tdx.envs, or a Python object.
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
+    # Class that batches several envs. None: the call creates the whole env.
     batch: Literal["SerialEnv", "ParallelEnv"] | None = None
     num_envs: int = 1
     device: str | None = None
+    # Seconds after which a worker counts as hung. None: the default.
     worker_timeout: float | None = None
 
     @property

@@ -41,19 +41,12 @@ _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FunctionHead:
-    """A function at the top level of a file.
-
-    Args:
-        name: Its name.
-        parameters: Names of its parameters, in order.
-        required: Those without a default, with the source text of their annotations.
-        returns: True if it returns a value: ``main`` of a training script does not.
-    """
+    """A function at the top level of a file."""
 
     name: str
-    parameters: tuple[str, ...]
-    required: Mapping[str, str]
-    returns: bool
+    parameters: tuple[str, ...]  # Their names, in order.
+    required: Mapping[str, str]  # Those without a default, with the source of their annotations.
+    returns: bool  # False for one like main of a training script.
 
 
 def list_functions(path: str | Path) -> list[FunctionHead]:

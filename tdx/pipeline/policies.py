@@ -40,20 +40,13 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """A policy as named by a user or a pipeline file; no file has been opened yet.
+    """A policy as named by a user or a pipeline file; no file has been opened yet."""
 
-    Args:
-        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module, ``sb3``
-            for a model of Stable-Baselines3, ``lerobot`` for a checkpoint of LeRobot.
-        file: Path of its file or folder. ``None``: it has none.
-        reference: The Python object, for ``code``.
-        settings: Settings given with the name. The architecture of an ``mlp`` takes precedence over
-            its file.
-    """
-
+    # code: a Python object; module: a saved module; sb3, lerobot: a model or checkpoint of theirs.
     kind: PolicyKind
-    file: str | None = None
-    reference: CodeReference | None = None
+    file: str | None = None  # Path of its file or folder.
+    reference: CodeReference | None = None  # The Python object, for code.
+    # Given with the name; the architecture of an mlp takes precedence over its file.
     settings: Mapping[str, Value] = field(default_factory=dict)
 
     @property

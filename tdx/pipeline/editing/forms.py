@@ -39,31 +39,18 @@ _UNQUOTED_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field of a form.
-
-    Args:
-        name: Name of the argument.
-        kind: Kind of input: text, a switch, a choice, or keys of the env.
-        type: Accepted type as a phrase, without values that cannot be typed.
-        short_type: Accepted type in a word or two.
-        help: Description.
-        text: Current value; empty if not set.
-        default: Value if the field is empty. ``None``: required.
-        choices: Values to choose from.
-        completions: Completions of a longer text.
-        many: Whether several keys are accepted.
-    """
+    """One field of a form."""
 
     name: str
     kind: FieldKind
-    type: str
+    type: str  # Accepted type as a phrase, without values that cannot be typed.
     help: str
-    text: str
-    default: str | None
+    text: str  # Current value; empty if not set.
+    default: str | None  # None: required.
     choices: tuple[str, ...] = ()
-    completions: tuple[str, ...] = ()
-    many: bool = True
-    short_type: str = ""
+    completions: tuple[str, ...] = ()  # Of a longer text than a choice.
+    many: bool = True  # Whether several keys are accepted.
+    short_type: str = ""  # The type in a word or two.
 
     @property
     def required(self) -> bool:

@@ -32,21 +32,13 @@ _NO_ENV = "none"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """State of an editing session.
-
-    Args:
-        draft: Current draft.
-        saved: Draft in the file.
-        done: Edits that can be undone, oldest first.
-        undone: Edits that can be redone; the last one is redone first.
-        base: Text of the file at the last read or write. ``None``: no file.
-    """
+    """State of an editing session."""
 
     draft: Draft
-    saved: Draft
-    done: tuple[DraftChange, ...] = ()
-    undone: tuple[DraftChange, ...] = ()
-    base: str | None = None
+    saved: Draft  # Draft in the file.
+    done: tuple[DraftChange, ...] = ()  # Edits that can be undone, oldest first.
+    undone: tuple[DraftChange, ...] = ()  # Edits that can be redone; the last one is redone first.
+    base: str | None = None  # Text of the file at the last read or write. None: no file.
 
     @classmethod
     def of(cls, editor: Editor, base: str | None = None) -> Session:
@@ -176,16 +168,10 @@ MAX_SESSIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """A session left by an app that has ended.
-
-    Args:
-        session: The session.
-        when: Time of the last save, in seconds since 1970.
-        path: Its file.
-    """
+    """A session left by an app that has ended."""
 
     session: Session
-    when: float
+    when: float  # Of the last save, in seconds since 1970.
     path: Path
 
     @property

@@ -108,19 +108,12 @@ def stage_identity(stage: StageConfig) -> str:
 
 @dataclass(eq=False)
 class StageLines:
-    """Lines of one stage.
+    """Lines of one stage."""
 
-    Args:
-        enabled: Whether the stage runs; a disabled stage is a comment.
-        lead: The comment directly above it.
-        body: The stage itself.
-        comment: Comment after a disabled stage.
-    """
-
-    enabled: bool
-    lead: list[str]
+    enabled: bool  # A disabled stage is a comment.
+    lead: list[str]  # The comment directly above it.
     body: list[str]
-    comment: str = ""
+    comment: str = ""  # Comment after a disabled stage.
 
     @classmethod
     def new(cls, stage: StageConfig, enabled: bool, indent: int) -> StageLines:
@@ -149,23 +142,15 @@ class StageLines:
 
 @dataclass
 class ChainLines:
-    """The text of a pipeline file, split at the stages, disabled ones included.
+    """The text of a pipeline file, split at the stages, disabled ones included."""
 
-    Args:
-        before: Lines above the first stage; ``transforms:`` is one of them.
-        key: Index of that line.
-        stages: The stages.
-        gaps: Lines between two stages that belong to neither, such as blank lines.
-        after: Lines below the last stage.
-        indent: Column of the dashes.
-    """
-
-    before: list[str]
-    key: int
+    before: list[str]  # Lines above the first stage; transforms: is one of them.
+    key: int  # Index of that line.
     stages: list[StageLines] = field(default_factory=list)
+    # Lines between two stages that belong to neither, such as blank ones.
     gaps: list[list[str]] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    indent: int = 2
+    after: list[str] = field(default_factory=list)  # Lines below the last stage.
+    indent: int = 2  # Column of the dashes.
 
     @classmethod
     def split(cls, text: str) -> ChainLines | None:

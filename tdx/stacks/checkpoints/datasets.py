@@ -19,7 +19,7 @@ class DatasetFormat:
     title: str  # Program and file, for lists.
     name: str  # What a folder is, for messages.
     file: str  # By which a folder is recognized.
-    package: str  # Which reads it.
+    package: str
     read: Callable[[Path], Dataset]
 
 

@@ -120,7 +120,7 @@ class Processor:
     """Steps that run one after the other."""
 
     role: Role
-    file: str  # In the checkpoint.
+    file: str
     steps: tuple[Step, ...]  # In the order in which they run.
 
 
@@ -134,7 +134,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # What was not read, each a sentence.
     # Dims of an action of the policy before those of its features.
     action_lead: tuple[int, ...] = (1,)
-    library: str = "LeRobot"  # Which saved it.
+    library: str = "LeRobot"
     fps: float | None = None  # Steps per second of the training, if a file declares it.
     # What the user named it by, such as lerobot:org/name. None: its folder.
     target: str | None = None

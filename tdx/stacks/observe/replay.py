@@ -200,7 +200,7 @@ class _Frame:
     last: _Item | None = None  # Recorded call that was answered last.
     given: object = None  # What a level that only the target has received.
     answer: object = None  # What the call inside returned to it last.
-    answer_form: LevelForm | None = None  # How the level of that call is called.
+    answer_form: LevelForm | None = None  # Of the level of that call.
     extra_calls: int = 0
     calls: int = 0
 

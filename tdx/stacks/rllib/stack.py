@@ -56,7 +56,7 @@ _KEPT = "episode.obs"
 class Context:
     """What all connectors of a stack get."""
 
-    rows: int  # Number of envs.
+    rows: int
     module: Any  # Or what stands for it.
     spaces: tuple[Space[Any], Space[Any]]  # Of the observations and actions of one env.
     shared: dict[str, Any] = field(default_factory=dict)  # The shared_data of connectors.
