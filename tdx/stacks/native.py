@@ -187,12 +187,10 @@ class NativeStack(Stack):
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
+    def paused_learning(self) -> AbstractContextManager[object]:
         from tdx.stacks.native_levels import learning_switches
 
-        with Patches(learning_switches(self.state_owners())):
-            yield
+        return Patches(learning_switches(self.state_owners()))
 
     def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""

@@ -280,7 +280,7 @@ class Stack(Protocol):
         """
         return next(iter(entries.values()))
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    def paused_learning(self) -> AbstractContextManager[object]:
         """Stop the updates of running statistics in a block, where the stages have a switch."""
         return nullcontext()
 

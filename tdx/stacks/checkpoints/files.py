@@ -52,16 +52,15 @@ def read_json(container: Container, name: str) -> dict[str, Json]:
         FileNotFoundError: There is no such file.
         StorageError: It is something else.
     """
-    document = parse_json(read_part(container, name, MAX_JSON_BYTES), name)
-    if not isinstance(document, dict):
-        raise StorageError(f"{name} is not a JSON object", hint="save the checkpoint again")
-    return document
+    return parse_mapping(parse_json(read_part(container, name, MAX_JSON_BYTES), name), name)
 
 
-def parse_mapping(value: Json, what: str) -> dict[str, Json]:
+def parse_mapping(
+    value: object, what: str, hint: str = "save the checkpoint again"
+) -> dict[str, Json]:
     """Return a JSON object."""
     if not isinstance(value, dict):
-        raise StorageError(f"{what} is not a JSON object", hint="save the checkpoint again")
+        raise StorageError(f"{what} is not a JSON object", hint=hint)
     return value
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from tdx.foundation.array_files import Array
@@ -183,6 +184,61 @@ class Trace:
 
     samples: tuple[SampleEntries, ...]  # N + 1 samples for N steps.
     skipped: Mapping[int, str]  # Why a step was passed over, by its index.
+
+
+Calls = Sequence[tuple[str, Mapping[str, Json]]]
+"""Names and arguments of steps."""
+
+
+def make_checkpoint(
+    path: Path,
+    library: str,
+    file: str,
+    names: tuple[str, str],
+    features: Mapping[str, Feature],
+    state: Mapping[str, Array],
+    config: Mapping[str, Json],
+    notes: tuple[str, ...],
+    *,
+    lead: tuple[int, ...] = (1,),
+    videos: Mapping[str, Feature] = MappingProxyType({}),
+    before: Calls = (),
+    after: Calls = (),
+) -> Checkpoint:
+    """Return a checkpoint of a library that saves statistics, and no list of steps.
+
+    ``names`` are those of the steps that normalize and unnormalize, which ``config`` belongs to.
+    """
+    actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
+    inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
+
+    def scaling(index: int, name: str, own: Mapping[str, Feature]) -> Step:
+        listed: dict[str, Json] = {
+            key: {"type": f.kind, "shape": list(f.shape)} for key, f in own.items()
+        }
+        arrays = {n: array for n, array in state.items() if n.rpartition(".")[0] in own}
+        return Step(index, name, config={"features": listed, **config}, state=arrays)
+
+    inward = [Step(index, name, config=own) for index, (name, own) in enumerate(before)]
+    inward.append(scaling(len(before), names[0], features))
+    outward = [Step(index, name, config=own) for index, (name, own) in enumerate(after, start=1)]
+    outward.insert(0, scaling(0, names[1], actions))
+    return Checkpoint(
+        path,
+        PolicyConfig(None, {**videos, **inputs}, actions, {}, {}),
+        (
+            Processor("preprocessor", file, tuple(inward)),
+            Processor("postprocessor", file, tuple(outward)),
+        ),
+        notes,
+        lead,
+        library,
+    )
+
+
+def parse_list(value: Json) -> list[Json]:
+    """Return a list; anything else is an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def parse_fps(value: Json) -> float | None:

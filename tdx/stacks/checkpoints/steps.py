@@ -29,7 +29,14 @@ from tdx.stacks.checkpoints.model import (
     Trace,
 )
 from tdx.stacks.checkpoints.poses import matrix_to_quaternions, to_absolute
-from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
+from tdx.stacks.checkpoints.scaling import (
+    SCALINGS,
+    SIN_COS,
+    STATISTICS,
+    UNSCALED,
+    WIDENING,
+    pick_statistics,
+)
 
 ACTION = "action"
 IMAGES = "observation.images"
@@ -146,18 +153,11 @@ def scaling_of(
     statistics = step.statistics.get(key)
     if mode == IDENTITY or statistics is None:
         return None
-    names = STATISTICS.get(mode)
-    if names is None:
+    if mode not in STATISTICS:
         raise ArgumentError(
             f"{step.name} has the unknown mode {mode!r}", hint=f"modes: {', '.join(STATISTICS)}"
         )
-    missing = [name for name in names if name not in statistics]
-    if missing:
-        raise ArgumentError(
-            f"{step.name} needs {missing[0]!r} of {key!r} for {mode}",
-            hint="compute the statistics of the dataset again",
-        )
-    low, high = (statistics[name].astype(dtype) for name in names)
+    low, high = (array.astype(dtype) for array in pick_statistics(step, key, mode, statistics))
     eps = dtype.type(_number(step.config.get("eps"), 1e-8))
     if mode == "MEAN_STD":
         return mode, low, high if inverse else high + eps

@@ -145,10 +145,8 @@ class LevelStack(Stack):
     def encode_action(self, entries: RowEntries) -> object:
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
-        with Patches(learning_switches(self.state_owners())):
-            yield
+    def paused_learning(self) -> AbstractContextManager[object]:
+        return Patches(learning_switches(self.state_owners()))
 
     def state_owners(self) -> Sequence[object]:
         return [owner for level in self.levels[1:] for owner in level.owners]

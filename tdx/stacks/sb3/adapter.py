@@ -45,7 +45,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
     @property
     def unwrapped(self) -> Any:
         """The VecEnv inside all wrappers, which messages name."""
-        return self.vec_env.unwrapped
+        return getattr(self.vec_env, "unwrapped", self.vec_env)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -117,11 +117,6 @@ class SteppedRows:
     def _stacked(self, observations: Sequence[Any]) -> Any:
         memory: Any = create_empty_array(self._space, self.num_envs)
         return concatenate(self._space, observations, memory)
-
-    @property
-    def unwrapped(self) -> SteppedRows:
-        """The object itself, which messages name."""
-        return self
 
     def close(self) -> None:
         """Close the sub-envs."""

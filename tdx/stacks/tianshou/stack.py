@@ -6,7 +6,7 @@ Tianshou is imported only where its objects exist, and so is this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -131,11 +131,6 @@ class SteppedVectorEnv:
             observations = np.array(observations)
             observations[ended] = self._env.reset(ended)[0]
         return observations, rewards, dones, infos
-
-    @property
-    def unwrapped(self) -> SteppedVectorEnv:
-        """The object itself, which messages name."""
-        return self
 
     def close(self) -> None:
         """Close the sub-envs."""
@@ -303,11 +298,9 @@ class TianshouStack(VectorStack):
         finally:
             self._progress.is_seeding = False
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
+    def paused_learning(self) -> AbstractContextManager[object]:
         owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
-        with Patches([(owner, "update_obs_rms", False) for owner in owners]):
-            yield
+        return Patches([(owner, "update_obs_rms", False) for owner in owners])
 
     def driver(self, policy: Any = None) -> TianshouDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""

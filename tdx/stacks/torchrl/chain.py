@@ -171,16 +171,11 @@ class TorchRLStage(Transform):
         self.original.close()
 
     def __reduce__(self) -> Any:
-        return _new_stage, (type(self.original),), self.__getstate__()
+        # Its own class was made for the original, and has no name that pickle finds.
+        return _new_stage, (type(self.original), type(self).__base__), self.__getstate__()
 
     def __repr__(self) -> str:
         return str(self.original)
-
-
-def create_stage(original: object, chain: ChainState, position: int) -> TorchRLStage:
-    """Return a stage for a transform; its class has the name of the transform's class."""
-    kind: Any = type(original)
-    return stage_class(kind, TorchRLStage)(original, chain, position)
 
 
 @cache
@@ -189,8 +184,8 @@ def stage_class(kind: Any, base: Any) -> Any:
     return type(kind.__name__, (base,), {"__doc__": kind.__doc__})
 
 
-def _new_stage(kind: object) -> TorchRLStage:
-    created = stage_class(kind, TorchRLStage)
+def _new_stage(kind: object, base: object) -> TorchRLStage:
+    created = stage_class(kind, base)
     new: TorchRLStage = created.__new__(created)
     return new
 
@@ -355,7 +350,11 @@ def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvB
         return TorchRLBase(env, in_chain, seed_options)
     originals = flatten_transforms(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
-    stages = [create_stage(original, chain, index) for index, original in enumerate(originals)]
+    kinds: list[Any] = [type(original) for original in originals]
+    stages = [
+        stage_class(kind, TorchRLStage)(original, chain, index)
+        for index, (kind, original) in enumerate(zip(kinds, originals, strict=True))
+    ]
     base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
     return TorchRLChain(base, Compose(*stages), env)
 

@@ -81,15 +81,6 @@ class AdoptedStage(TorchRLStage):
         # The env around the original is made again in the other process.
         return {**super().__getstate__(), "_chain": None}
 
-    def __reduce__(self) -> Any:
-        return _new_stage, (type(self.original),), self.__getstate__()
-
-
-def _new_stage(kind: object) -> AdoptedStage:
-    created = stage_class(kind, AdoptedStage)
-    new: AdoptedStage = created.__new__(created)
-    return new
-
 
 def adopt_transform(transform: Any) -> Transform:
     """Convert a transform; see :func:`tdx.from_torchrl_transform`."""
