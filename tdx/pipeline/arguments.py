@@ -57,7 +57,6 @@ class BoundStage:
 
     @property
     def values(self) -> list[object]:
-        """All arguments, positional ones first."""
         return [*self.args, *self.kwargs.values()]
 
     @property
@@ -199,7 +198,6 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
 
 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
-    """Return a hint on how to write the value."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
     if isinstance(value, Call) and "spec" in options and find_similar_names(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
@@ -241,7 +239,6 @@ class ValueResolver:
         return value
 
     def build_transform(self, stage: StageConfig) -> Transform:
-        """Create the transform of a stage."""
         bound = bind_stage(stage)
         if bound.errors:
             raise bound.errors[0]
@@ -261,7 +258,6 @@ class ValueResolver:
         return _call_constructor(stage.name, factory, args, kwargs)
 
     def import_object(self, reference: CodeReference) -> Any:
-        """Import the Python object that a reference names."""
         if not self.allow_code:
             raise code_not_allowed_error(reference)
         try:

@@ -70,12 +70,10 @@ class Module:
 
     @cached_property
     def syntax(self) -> ast.Module:
-        """Syntax tree of the file."""
         return ast.parse(self.path.read_text(encoding="utf-8"), filename=str(self.path))
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """Top-level classes of the file."""
         return {node.name: node for node in self.syntax.body if isinstance(node, ast.ClassDef)}
 
     @cached_property

@@ -118,12 +118,10 @@ class Draft:
         return self._with([*self.stages[:place], *new, *self.stages[place:]])
 
     def remove(self, place: int) -> Self:
-        """Return a draft without a stage."""
         self._check(place)
         return self._with([*self.stages[:place], *self.stages[place + 1 :]])
 
     def duplicate(self, place: int) -> Self:
-        """Return a draft with a copy of a stage after it."""
         self._check(place)
         copy = replace(self.stages[place], number=self._next_number())
         return self._with([*self.stages[: place + 1], copy, *self.stages[place + 1 :]])
@@ -137,18 +135,15 @@ class Draft:
         return self._with(stages)
 
     def toggle(self, place: int) -> Self:
-        """Return a draft with a stage enabled or disabled."""
         self._check(place)
         stage = self.stages[place]
         return self._put(place, replace(stage, enabled=not stage.enabled))
 
     def replace(self, place: int, config: StageConfig) -> Self:
-        """Return a draft with a stage replaced."""
         self._check(place)
         return self._put(place, replace(self.stages[place], config=config))
 
     def with_env(self, env: EnvConfig) -> Self:
-        """Return a draft with another env."""
         return replace(self, env=env)
 
     def _put(self, place: int, stage: DraftStage) -> Self:

@@ -119,7 +119,6 @@ class ConvertedStack:
         return env
 
     def key_after(self, last: int) -> str | None:
-        """Return the key of the observation after a stage."""
         return self.key if last < 0 else self.stages[last].key
 
 
@@ -164,7 +163,6 @@ class RandomStream:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draw from the stream in a block."""
         import torch
 
         outside = torch.get_rng_state()

@@ -152,7 +152,6 @@ class CallCounter:
         """False during the set-up, of which only the waits are counted."""
 
     def report(self, call: DeviceCall) -> None:
-        """Count a call."""
         if not self.is_counting:
             self._setup_waits += call.kind == "wait"
             return

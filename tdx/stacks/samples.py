@@ -180,13 +180,11 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Sample, dict[str, Any]]:
-        """Return the first sample after the part."""
         sample, info = self.env.reset(seed=seed, options=options)
         self.part.prepare(None, info)
         return self._forward(sample), info
 
     def step(self, action: Sample) -> tuple[Sample, Any, bool, bool, dict[str, Any]]:
-        """Return the next sample after the part."""
         try:
             inner = self.part.inverse(action)
         except TdxError as error:

@@ -39,7 +39,6 @@ class StateKeeper:
             self._keep(owner, 0)
 
     def restore(self) -> None:
-        """Write everything back."""
         for undo in reversed(self._restore):
             undo()
 

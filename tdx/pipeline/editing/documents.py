@@ -87,7 +87,6 @@ class Document:
 
     @classmethod
     def load(cls, path: str | Path) -> tuple[Document, Pipeline]:
-        """Load a file and its pipeline."""
         if Path(path).exists() and not Path(path).is_file():
             # Reading a pipe would block until something is written to it.
             raise PipelineError(f"{path} is not a regular file", hint="name a pipeline file")

@@ -98,14 +98,12 @@ class Editor:
         return change
 
     def load(self, draft: Draft) -> None:
-        """Replace the draft and clear the history."""
         self._done.clear()
         self._undone.clear()
         self._set(draft)
         self._saved = draft
 
     def mark_saved(self) -> None:
-        """Mark the current draft as saved."""
         self._saved = self.draft
         self._open = False
 

@@ -54,7 +54,6 @@ class FormField:
 
     @property
     def required(self) -> bool:
-        """True if a value is required."""
         return self.default is None
 
 

@@ -218,7 +218,6 @@ class SessionStore:
             write_json(self._path, {"when": time.time(), "session": session_to_json(session)})
 
     def forget(self) -> None:
-        """Remove the session of this app."""
         with self._writing:
             self._remove(self._path)
 
@@ -269,7 +268,6 @@ class SessionStore:
         return True
 
     def discard(self, left: SavedSession) -> None:
-        """Remove a session that was left."""
         self._remove(left.path)
         with suppress(OSError):
             self._lock_of(left.path).unlink()

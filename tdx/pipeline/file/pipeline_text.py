@@ -353,7 +353,6 @@ def _extract_comments(body: list[str]) -> list[str]:
 
 
 def _append_comment(lines: list[str], comment: str) -> list[str]:
-    """Append a comment to the first line of a stage."""
     return [f"{lines[0]}  # {comment}", *lines[1:]] if comment else lines
 
 

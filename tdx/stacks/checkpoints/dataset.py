@@ -98,7 +98,6 @@ class Dataset:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Keys of the images and videos."""
         return tuple(key for key, feature in self.features.items() if feature.is_image)
 
     def only(self, key: str) -> Dataset:

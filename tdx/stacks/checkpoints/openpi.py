@@ -34,11 +34,9 @@ class OpenpiFormat:
     title = "assets/ASSET/norm_stats.json (openpi)"
 
     def names(self, file: str) -> bool:
-        """Return True for the file of the statistics."""
         return file == FILE
 
     def find(self, folder: Path) -> Sequence[str]:
-        """Return the statistics of each asset."""
         if (folder / FILE).is_file():
             return [FILE]
         files = []

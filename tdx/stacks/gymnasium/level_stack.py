@@ -73,7 +73,6 @@ class LevelStack(Stack):
 
     @cached_property
     def name(self) -> str:
-        """Name of the env inside."""
         return env_name(self.levels)
 
     @cached_property

@@ -48,7 +48,6 @@ class Level:
 
     @property
     def name(self) -> str:
-        """Class name."""
         return type(self.owner).__name__
 
     @property
@@ -72,7 +71,6 @@ class Level:
         return self.owner.single_action_space
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         kind = type(self.owner)
         return StageInfo(
             self.index,

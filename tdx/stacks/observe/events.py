@@ -136,7 +136,6 @@ class Event:
 
     @property
     def takes_action(self) -> bool:
-        """True if ``given`` is an action."""
         return self.method in ("step", "step_async")
 
     def failed_event(self) -> Event | None:
@@ -169,5 +168,4 @@ class CallRecording:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the outermost level."""
         return sum(root.takes_action for root in self.roots)

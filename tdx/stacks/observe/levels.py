@@ -36,7 +36,6 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """Name of the method of the object."""
         return self.attribute or self.method
 
 

@@ -52,7 +52,6 @@ class Generators:
         self._seed, self._own = seed, list(own)
 
     def seed(self, number: int) -> None:
-        """Seed all generators."""
         value = (self._seed * 1_000_003 + number * 7_919 + 1) % 2**32
         random.seed(value)
         np.random.seed(value)
@@ -110,7 +109,6 @@ class CallRecorder:
                 yield
 
     def result(self, *, learning: bool) -> CallRecording:
-        """Return what was recorded."""
         if not self._roots:
             raise EnvError(
                 "the steps did not reach the env inside the stack",
@@ -527,7 +525,6 @@ class CallReplay:
     def _forced_arguments(
         self, slot: Slot, event: Event, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call with the recorded action."""
         form = self.recording.forms[event.level]
         if event.takes_action:
             action = convert_batch(event.given, form, slot.form, self._rows, self.recording.rows)

@@ -82,7 +82,6 @@ class ParallelLevel(Level):
         return str(metadata.get("name", self.name))
 
     def agent_spaces(self, method: str) -> list[Space[Any]]:
-        """Return the space of each agent."""
         return [getattr(self.owner, method)(agent) for agent in self.agents]
 
     def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
@@ -92,16 +91,13 @@ class ParallelLevel(Level):
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Space of the observations of all agents."""
         return self._space("observation_space", is_folded=self.is_folded[0])
 
     @property
     def action_space(self) -> Space[Any]:
-        """Space of the actions of all agents."""
         return self._space("action_space", is_folded=self.is_folded[1])
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         # slots=True creates the class anew, which breaks super() without arguments.
         info = Level.info(self)
         arguments = {name: value for name, value in info.arguments.items() if name != _MODIFIER}

@@ -86,7 +86,6 @@ class PufferStack(VectorStack):
 
     @property
     def has_sub_envs(self) -> bool:
-        """True if the sub-envs are in this process."""
         return "envs" in attributes_of(self.target)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:

@@ -66,7 +66,6 @@ class Context:
 
     @property
     def episode_ids(self) -> list[str]:
-        """Ids of the episodes."""
         return [str(row) for row in range(self.rows)]
 
 
@@ -91,7 +90,6 @@ class EnvSource(SampleSource):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Sample, dict[str, Any]]:
-        """Return the first observations."""
         sample, info = super().reset(seed=seed)
         if self._env is not None:
             sample = dict(flatten(self._env.reset(seed=seed)[0], _KEPT))
@@ -119,7 +117,6 @@ class EnvSource(SampleSource):
         return sample, 0.0, False, False, info
 
     def close(self) -> None:
-        """Close the env."""
         if self._env is not None:
             self._env.close()
 

@@ -70,7 +70,6 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         return observation, rewards, dones & ~truncated, dones & truncated, info
 
     def close_extras(self, **kwargs: object) -> None:
-        """Close the VecEnv."""
         close_vec_env(self.vec_env)
 
 
@@ -92,7 +91,6 @@ class SteppedRows:
         self._seeds = [seed + row for row in range(self.num_envs)]
 
     def reset(self) -> Any:
-        """Start new episodes in all rows and return their observations."""
         pairs = zip(self._envs, self._seeds, strict=True)
         first = [env.reset(seed=seed)[0] for env, seed in pairs]
         self._seeds = [None] * self.num_envs
@@ -119,6 +117,5 @@ class SteppedRows:
         return concatenate(self._space, observations, memory)
 
     def close(self) -> None:
-        """Close the sub-envs."""
         for env in self._envs:
             env.close()

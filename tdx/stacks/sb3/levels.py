@@ -36,7 +36,6 @@ class VecLevel(Level):
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Space of the observations of one env."""
         space: gymnasium.Space[Any] = self.owner.observation_space
         if self.inside is None:
             return space
@@ -46,7 +45,6 @@ class VecLevel(Level):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Space of the actions of one env."""
         return self.owner.action_space
 
     @property
@@ -55,7 +53,6 @@ class VecLevel(Level):
         return not self.in_rows and "venv" not in attributes_of(self.owner)
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         if self.in_rows:
             return Level(self.index, self.owners, self.num_envs, True).info()
         kind = type(self.owner)

@@ -108,7 +108,6 @@ class StableBaselines3Stack(VectorStack):
 
     @property
     def has_sub_envs(self) -> bool:
-        """True if the sub-envs are in this process."""
         return bool(sub_envs(self.core))
 
     @cached_property
@@ -120,11 +119,9 @@ class StableBaselines3Stack(VectorStack):
         return (f"{type(self.core).__name__} does not show its sub-envs",)
 
     def level_flags(self, level: Level) -> Sequence[str]:
-        """Return the names of the flags that a level returns."""
         return FLAGS if level.in_rows else (DONE,)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:
-        """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
     def driver(self, policy: object = None) -> VecEnvDriver:

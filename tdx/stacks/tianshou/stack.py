@@ -43,7 +43,6 @@ class TianshouLevel(Level):
 
     @property
     def env_name(self) -> str:
-        """Id of the env inside, or the class name."""
         declared = getattr(self.owner, "spec", None)
         spec = declared if self.in_rows or not declared else declared[0]
         return self.name if spec is None else str(spec.id)
@@ -68,7 +67,6 @@ class TianshouLevel(Level):
 
     @property
     def action_space(self) -> Space[Any]:
-        """Space of the actions of one env."""
         if self.inside is not None:
             return self.inside.action_space
         declared: Any = self.owner.action_space
@@ -110,7 +108,6 @@ class SteppedVectorEnv:
         self._seed = seed
 
     def reset(self) -> Any:
-        """Start new episodes in all rows and return their observations."""
         seed, self._seed = self._seed, None
         if seed is None:
             return self._env.reset()[0]
@@ -133,7 +130,6 @@ class SteppedVectorEnv:
         return observations, rewards, dones, infos
 
     def close(self) -> None:
-        """Close the sub-envs."""
         self._env.close()
 
 
@@ -273,11 +269,9 @@ class TianshouStack(VectorStack):
 
     @property
     def has_sub_envs(self) -> bool:
-        """True if the sub-envs are in this process."""
         return type(self.core).__name__ == self.local_class
 
     def adapter(self, level: Level, name: str | None = None) -> VecEnvAdapter:
-        """Return a level, also one in the sub-envs, as a vector env of Gymnasium."""
         stepped = None if level.in_rows else SteppedVectorEnv(level.owner)
         return VecEnvAdapter(level, name, stepped)
 
@@ -291,7 +285,6 @@ class TianshouStack(VectorStack):
         return levels
 
     def seed(self, seed: int) -> None:
-        """Seed the sub-envs."""
         self._progress.is_seeding = True
         try:
             self.target.seed(seed)

@@ -74,27 +74,22 @@ class TorchRLStage(Transform):
 
     @property  # type: ignore[misc]
     def in_keys(self) -> list[NestedKey]:
-        """Entries of the env's output to read."""
         return _keys(self.original, "in_keys")
 
     @property  # type: ignore[misc]
     def out_keys(self) -> list[NestedKey]:
-        """Keys to write."""
         return _keys(self.original, "out_keys")
 
     @property  # type: ignore[misc]
     def in_keys_inv(self) -> list[NestedKey]:
-        """Entries of the env's input to write."""
         return _keys(self.original, "in_keys_inv")
 
     @property  # type: ignore[misc]
     def out_keys_inv(self) -> list[NestedKey]:
-        """Keys that the policy writes."""
         return _keys(self.original, "out_keys_inv")
 
     @property
     def invertible(self) -> bool:
-        """True if the original changes the env's input."""
         own = type(self.original)
         return bool(self.in_keys_inv) or own._inv_call is not rl.transforms.Transform._inv_call
 
@@ -133,7 +128,6 @@ class TorchRLStage(Transform):
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map stored data with the original."""
         return self.original.forward(tensordict)
 
     def init(self, tensordict: TensorDictBase) -> None:
@@ -142,12 +136,10 @@ class TorchRLStage(Transform):
     # Specs, batch size and device
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Return the output spec after the original."""
         spec = convert_to_torchrl(output_spec.clone().unlock_())
         return _unlocked(self.original.transform_output_spec(spec))
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Return the input spec that the policy sees."""
         spec = convert_to_torchrl(input_spec.clone().unlock_())
         return _unlocked(self.original.transform_input_spec(spec))
 
@@ -306,7 +298,6 @@ class TorchRLBase(EnvBase):
         super()._move(device)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the env of TorchRL."""
         if not self.original.is_closed:
             self.original.close()
         super().close()

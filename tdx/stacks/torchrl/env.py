@@ -88,7 +88,6 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         return self
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the env of tdx."""
         if not self.is_closed:
             self.env.close()
         super().close(raise_if_closed=raise_if_closed)
