@@ -9,7 +9,7 @@ compared and measured as the wrappers of Gymnasium are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,20 +182,18 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
     ) -> tuple[Sample, dict[str, Any]]:
         sample, info = self.env.reset(seed=seed, options=options)
         self.part.prepare(None, info)
-        return self._forward(sample), info
+        return self._apply(self.part.forward, sample), info
 
     def step(self, action: Sample) -> tuple[Sample, Any, bool, bool, dict[str, Any]]:
-        try:
-            inner = self.part.inverse(action)
-        except TdxError as error:
-            raise error.at(stage=self._index, transform=self.part.name) from None
+        inner = self._apply(self.part.inverse, action)
         sample, reward, terminated, truncated, info = self.env.step(inner)
         self.part.prepare(inner, info)
-        return self._forward(sample), reward, terminated, truncated, info
+        sample = self._apply(self.part.forward, sample)
+        return sample, reward, terminated, truncated, info
 
-    def _forward(self, sample: Sample) -> Sample:
+    def _apply(self, function: Callable[[Sample], Sample], sample: Sample) -> Sample:
         try:
-            return self.part.forward(sample)
+            return function(sample)
         except TdxError as error:
             raise error.at(stage=self._index, transform=self.part.name) from None
 

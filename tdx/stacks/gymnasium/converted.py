@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,7 @@ from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.registry import find_env
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of
-from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
@@ -107,10 +108,8 @@ class GymnasiumReference:
         env.action_space.seed(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        try:
+        with stack_errors("reset"):
             observation, _ = self._env.reset(seed=seed)
-        except Exception as error:
-            raise stack_error("reset", error) from error
         return self._observe(observation)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
@@ -118,10 +117,8 @@ class GymnasiumReference:
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        try:
+        with stack_errors("step"):
             observation, reward, terminated, truncated, info = self._env.step(action)
-        except Exception as error:
-            raise stack_error("step", error) from error
         entries = dict(self._observe(observation))
         entries["reward"] = torch.from_numpy(reward_array(reward))
         flags = {"terminated": terminated, "truncated": truncated, "done": terminated or truncated}
@@ -140,12 +137,18 @@ class GymnasiumReference:
         self._wrapped.close()
 
 
-def stack_error(method: str, error: Exception) -> EnvError:
-    """Return the error of a method of the original stack that raised."""
-    return EnvError(
-        f"{method} of the stack raised {summarize_error(error)}",
-        hint="--debug shows the traceback",
-    )
+@contextmanager
+def stack_errors(method: str) -> Iterator[None]:
+    """Name the method of the original stack in what it raises in a block."""
+    try:
+        yield
+    except TdxError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"{method} of the stack raised {summarize_error(error)}",
+            hint="--debug shows the traceback",
+        ) from error
 
 
 def wrap_level(env: Any, key: str | None) -> EnvBase:

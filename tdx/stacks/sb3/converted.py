@@ -23,7 +23,7 @@ from tdx.stacks.conversion import (
     action_entries,
 )
 from tdx.stacks.counterparts import convert_stages
-from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_errors
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.sb3.adapter import VecEnvAdapter
 
@@ -82,10 +82,8 @@ class VecEnvReference:
     def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`; a step resets the rows already."""
         if self._current is None:
-            try:
+            with stack_errors("reset"):
                 self._current, _ = self._env.reset(seed=seed)
-            except Exception as error:
-                raise stack_error("reset", error) from error
         return self._entries(self._observe(self._current))
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
@@ -93,10 +91,8 @@ class VecEnvReference:
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
-        try:
+        with stack_errors("step"):
             self._current, rewards, terminated, truncated, info = self._env.step(action)
-        except Exception as error:
-            raise stack_error("step", error) from error
         entries = {key: value.clone() for key, value in self.reset(None).items()}
         dones = terminated | truncated
         for row in np.flatnonzero(dones):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from inspect import getmodule
 from typing import Any
@@ -16,13 +16,13 @@ from torchrl import envs as rl
 
 from tdx.core.chain import chain_stages, flatten_chain
 from tdx.envs import EnvBase
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
 from tdx.stacks.conversion import ConvertedStack, NamedTensors, RandomStream
 from tdx.stacks.counterparts import Place, convert_stages
-from tdx.stacks.gymnasium.converted import convert_levels, stack_error
+from tdx.stacks.gymnasium.converted import convert_levels, stack_errors
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
 from tdx.stacks.native_levels import ChainLevels
@@ -147,7 +147,7 @@ class TorchRLReference:
         self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        with self._of_env.active(), _reported("reset"):
+        with self._of_env.active(), stack_errors("reset"):
             if self._current is not None:
                 self._current = self._env.maybe_reset(self._current)
             else:
@@ -159,13 +159,13 @@ class TorchRLReference:
         return _entries(self._current, self._env.action_keys)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        with self._of_actions.active(), _reported("rand_action"):
+        with self._of_actions.active(), stack_errors("rand_action"):
             drawn = self._env.rand_action(self._current.clone(False))
         action = drawn.select(*self._env.action_keys)
         return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        with self._of_env.active(), _reported("step"):
+        with self._of_env.active(), stack_errors("step"):
             result = self._env.step(self._current.update(action))
             self._current = self._env.step_mdp(result)
         return _entries(result["next"], self._env.action_keys), {}
@@ -178,16 +178,6 @@ class TorchRLReference:
 def _entries(tensordict: Any, actions: Sequence[Any]) -> NamedTensors:
     leaves = tensordict.exclude(*actions).items(True, True)
     return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
-
-
-@contextmanager
-def _reported(method: str) -> Iterator[None]:
-    try:
-        yield
-    except TdxError:
-        raise
-    except Exception as error:
-        raise stack_error(method, error) from error
 
 
 def base_env(env: object, count: int) -> EnvBase:
