@@ -18,15 +18,16 @@ from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.patches import Patches
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners
+from tdx.stacks.gymnasium.levels import Level, list_owners
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import result_entries
 from tdx.stacks.observe import Method, Slot
 from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.observe.levels import Original, RowEntries, Wrap
-from tdx.stacks.observe.traces import stack_rows
 from tdx.stacks.sb3.adapter import VecEnvAdapter
+from tdx.stacks.sb3.levels import core_of, list_vec_wrappers
+from tdx.stacks.sb3.observed import merge_rows
 from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
 from tdx.stacks.sources import attributes_of
 
@@ -80,18 +81,15 @@ def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
     The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVectorEnv``. Other vector envs are the env inside.
     """
-    outer: list[Any] = []
-    while "venv" in attributes_of(env) and len(outer) < MAX_LEVELS:
-        outer.append(env)
-        env = attributes_of(env)["venv"]
-    workers = [attributes_of(worker) for worker in env.workers]
+    core = core_of(env)
+    workers = [attributes_of(worker) for worker in core.workers]
     # Those of other processes have no `env`.
     sub_envs = [worker["env"] for worker in workers if "env" in worker]
-    owners = list_owners(sub_envs, env, outer)
+    owners = list_owners(sub_envs, core, list_vec_wrappers(env))
     levels: list[TianshouLevel] = []
     for index, (parts, in_rows) in enumerate(owners, start=-1):
         inside = None if in_rows or not levels else levels[-1]
-        levels.append(TianshouLevel(index, parts, env.env_num, in_rows, inside))
+        levels.append(TianshouLevel(index, parts, core.env_num, in_rows, inside))
     return tuple(levels)
 
 
@@ -232,8 +230,7 @@ class TianshouLevels(WrapperLevels):
         return super().returned_entries(index, method, (*values, {})) | self.merge_infos(rows)
 
     def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
-        keys = dict.fromkeys(key for row in rows for key in row)
-        return {key: stack_rows([row.get(key) for row in rows]) for key in keys}
+        return merge_rows(rows)
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
         result = super().base_result(slot, entries, None if slot.form.is_batch else live)
