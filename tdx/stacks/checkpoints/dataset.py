@@ -83,18 +83,29 @@ def channel_axis(shape: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset, without its data."""
+    """A dataset, without its data.
+
+    Args:
+        path: Its folder.
+        title: What it is, for messages.
+        fps: Steps per second; ``None`` if it is not declared.
+        steps: Number of steps that it declares.
+        features: Features by key.
+        stored: Statistics that it stores, by feature and name; ``None`` if its format has none.
+        vectors: Keys of the numeric features of observations and actions.
+        read_rows: Reads them.
+        read_frames: Reads a sample of the frames of an image or a video.
+    """
 
     path: Path
-    title: str  # What it is, for messages.
-    fps: float | None  # Steps per second, if it is declared.
-    steps: int  # As it declares.
+    title: str
+    fps: float | None
+    steps: int
     features: Mapping[str, DatasetFeature]
-    # Statistics by feature and name. None: its format has none.
     stored: Mapping[str, Mapping[str, Array]] | None
-    vectors: Sequence[str]  # Keys of the numeric features of observations and actions.
-    read_rows: RowReader  # Reads the vectors.
-    read_frames: FrameReader  # Reads a sample of the frames of an image or a video.
+    vectors: Sequence[str]
+    read_rows: RowReader
+    read_frames: FrameReader
 
     @property
     def images(self) -> tuple[str, ...]:
