@@ -307,7 +307,7 @@ def file_notes(imported: StackImport, source: str) -> list[str]:
     lines += [
         f"{stage.index} {stage.call}: {stage.comment}"
         for stage in imported.stages
-        if not stage.is_missing and not stage.stages
+        if stage.missing is None and not stage.stages
     ]
     return [*lines, ""]
 

@@ -133,7 +133,7 @@ def _located_errors(stack: Stack) -> Iterator[None]:
         raise located from error
 
 
-def _learning(stack: Stack, learning: bool) -> AbstractContextManager[None]:
+def _learning(stack: Stack, learning: bool) -> AbstractContextManager[object]:
     return nullcontext() if learning else stack.paused_learning()
 
 

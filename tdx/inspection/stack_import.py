@@ -133,14 +133,14 @@ class StackImport(Result):
     def missing(self) -> tuple[str, ...]:
         """What was not converted: stages, such as ``2 AtariPreprocessing``, and the env."""
         env = () if self.missing_env is None else ("the env inside",)
-        return (*env, *(f"{s.index} {s.name}" for s in self.stages if s.is_missing))
+        return (*env, *(f"{s.index} {s.name}" for s in self.stages if s.missing))
 
     @property
     def gap(self) -> str:
         """What was compared and what was not, as a sentence; empty if the pipeline is complete."""
         if not self.missing:
             return ""
-        compared = sum(not stage.is_missing for stage in self.stages)
+        compared = sum(stage.missing is None for stage in self.stages)
         return (
             f"compared {compared} of {len(self.stages)} stages; not converted: "
             f"{', '.join(self.missing)}; "
@@ -229,7 +229,7 @@ class _Trial:
     def leave_out_misfits(self) -> None:
         """Leave out the stages that need one without counterpart, such as its shape."""
         converted = self.converted
-        first = next((stage.index for stage in converted.stages if stage.is_missing), None)
+        first = next((stage.index for stage in converted.stages if stage.missing), None)
         if first is None:
             return
         env = converted.env_up_to(len(converted.stages) - 1)

@@ -47,25 +47,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class BoundStage:
-    """A stage with its arguments matched to the declared parameters.
-
-    Args:
-        stage: The stage.
-        info: Declaration of its transform. ``None``: Python code or an unknown name.
-        args: Positional arguments for the constructor.
-        kwargs: Named arguments for the constructor.
-        errors: Problems of the arguments.
-    """
+    """A stage with its arguments matched to the declared parameters."""
 
     stage: StageConfig
-    info: TransformInfo | None
-    args: list[object] = field(default_factory=list)
+    info: TransformInfo | None  # None: Python code or an unknown name.
+    args: list[object] = field(default_factory=list)  # Positional arguments for the constructor.
     kwargs: dict[str, object] = field(default_factory=dict)
     errors: list[TdxError] = field(default_factory=list)
 
     @property
     def values(self) -> list[object]:
-        """All arguments, positional ones first."""
         return [*self.args, *self.kwargs.values()]
 
     @property
@@ -76,13 +67,7 @@ class BoundStage:
 
 
 def bind_stage(stage: StageConfig) -> BoundStage:
-    """Match the arguments of a stage to its declaration; problems are listed in ``errors``.
-
-    Example:
-        >>> bound = bind_stage(StageConfig("StepCounter", (), {"max_stesp": 5}))
-        >>> bound.errors[0].message, bound.errors[0].hint
-        ('StepCounter has no argument max_stesp', 'did you mean max_steps?')
-    """
+    """Match the arguments of a stage to its declaration; problems are listed in ``errors``."""
     if stage.code is not None:
         kwargs = {name: coerce_untyped(value) for name, value in stage.kwargs.items()}
         return BoundStage(stage, None, [coerce_untyped(value) for value in stage.args], kwargs)
@@ -127,12 +112,7 @@ def bind_stage(stage: StageConfig) -> BoundStage:
 
 
 def name_arguments(stage: StageConfig) -> StageConfig:
-    """Return the stage with its positional arguments named, if the declaration has their names.
-
-    Example:
-        >>> name_arguments(StageConfig("StepCounter", (200,))).kwargs
-        {'max_steps': 200}
-    """
+    """Return the stage with its positional arguments named, if the declaration has their names."""
     info = load_catalog().find(stage.name)
     if info is None or len(stage.args) > len(info.positional):
         return stage
@@ -145,13 +125,7 @@ def name_arguments(stage: StageConfig) -> StageConfig:
 
 
 def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
-    """Return the problems of a value for one argument, regardless of the other arguments.
-
-    Example:
-        >>> parameter = load_catalog()["StepCounter"].parameter("max_steps")
-        >>> find_argument_errors(parameter, "many")[0].message
-        'max_steps must be a whole number or None, got "many"'
-    """
+    """Return the problems of a value for one argument, regardless of the other arguments."""
     try:
         return list(_find_inner_errors(coerce(parameter.type, value)))
     except MismatchError as mismatch:
@@ -224,7 +198,6 @@ def _wrong_type_error(name: str, parameter: Parameter, mismatch: MismatchError) 
 
 
 def _type_hint(declared: Type, mismatch: MismatchError) -> str:
-    """Return a hint on how to write the value."""
     value, options = mismatch.value, {option.name for option in mismatch.type.options}
     if isinstance(value, Call) and "spec" in options and find_similar_names(value.name, SPECS):
         return did_you_mean(value.name, SPECS, f"the specs are {', '.join(SPECS)}")
@@ -266,11 +239,6 @@ class ValueResolver:
         return value
 
     def build_transform(self, stage: StageConfig) -> Transform:
-        """Create the transform of a stage.
-
-        Raises:
-            TdxError: It cannot be created.
-        """
         bound = bind_stage(stage)
         if bound.errors:
             raise bound.errors[0]
@@ -290,14 +258,6 @@ class ValueResolver:
         return _call_constructor(stage.name, factory, args, kwargs)
 
     def import_object(self, reference: CodeReference) -> Any:
-        """Import the Python object that a reference names.
-
-        Raises:
-            CodeNotAllowedError: The user did not allow code.
-            MissingPackageError: The module does not exist.
-            EnvError: The module fails on import.
-            UnknownNameError: The module does not have that name.
-        """
         if not self.allow_code:
             raise code_not_allowed_error(reference)
         try:

@@ -68,14 +68,7 @@ def _all_parts(bound: BoundStage) -> Iterator[BoundStage]:
 
 
 def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
-    """Return the problems of a pipeline's policy name; its file is not opened.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> pipeline = replace(Pipeline.of("Pendulum-v1"), policy="module:policy.pt2")
-        >>> [error.code for error in check_policy(pipeline)]
-        ['TDX204']
-    """
+    """Return the problems of a pipeline's policy name; its file is not opened."""
     if pipeline.policy is None:
         return []
     try:

@@ -44,11 +44,7 @@ def format_catalog(transforms: list[TransformInfo]) -> str:
 
 
 def read_plugin_transforms(known: Collection[str]) -> tuple[TransformInfo, ...]:
-    """Return the declarations of all transforms of plugins that can be read.
-
-    Args:
-        known: Names of the transforms of tdx, which a plugin cannot replace.
-    """
+    """Return the declarations of all transforms of plugins that can be read."""
     names = set(known)
 
     def read(plugin: Plugin) -> TransformInfo:
@@ -96,11 +92,7 @@ def read_plugin(plugin: Plugin) -> TransformInfo:
 
 
 def load_plugin_transform(info: TransformInfo) -> Any:
-    """Import the class of a transform of a plugin.
-
-    Raises:
-        PluginError: It cannot be imported, or is not a subclass of ``tdx.Transform``.
-    """
+    """Import the class of a transform of a plugin."""
     from tdx.core.transforms import Transform
 
     plugin = next(plugin for plugin in find_plugins("tdx.transforms") if plugin.name == info.name)

@@ -26,26 +26,16 @@ from tdx.pipeline.transform_info import (
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition that a name refers to.
+    """Definition that a name refers to."""
 
-    Args:
-        dotted: Full name, such as ``tdx.foundation.keys.NestedKey`` or ``torch.Tensor``.
-        node: The class, or the value of an alias. ``None``: defined outside the package.
-        module: Module that contains ``node``.
-    """
-
-    dotted: str
+    dotted: str  # Full name, such as tdx.foundation.keys.NestedKey or torch.Tensor.
+    # The class, or the value of an alias. None: defined outside the package.
     node: ast.ClassDef | ast.expr | None = None
     module: Module | None = None
 
 
 class SourceTree:
-    """Modules of packages on disk, parsed on demand.
-
-    Args:
-        root: Folder of tdx, ``…/tdx``.
-        others: Folders of other packages, or files of modules.
-    """
+    """Modules of packages on disk, parsed on demand."""
 
     def __init__(self, root: Path, *others: Path) -> None:
         self.package = root.name
@@ -80,12 +70,10 @@ class Module:
 
     @cached_property
     def syntax(self) -> ast.Module:
-        """Syntax tree of the file."""
         return ast.parse(self.path.read_text(encoding="utf-8"), filename=str(self.path))
 
     @cached_property
     def classes(self) -> dict[str, ast.ClassDef]:
-        """Top-level classes of the file."""
         return {node.name: node for node in self.syntax.body if isinstance(node, ast.ClassDef)}
 
     @cached_property
@@ -239,9 +227,6 @@ def read_declarations(root: Path) -> list[TransformInfo]:
 
     A transform is the class after which a file in a folder under ``transforms/`` is named. Base
     classes are in ``base/``, in a file that starts with an underscore, or abstract.
-
-    Args:
-        root: Folder of the package, such as ``…/tdx``.
     """
     tree = SourceTree(root)
     declared = (
@@ -269,10 +254,7 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
 def read_class(definition: Definition, category: str, package: str = "") -> TransformInfo | None:
     """Read the declaration of a transform from its class; ``None`` for an abstract class.
 
-    Args:
-        definition: The class.
-        category: Category in the catalog.
-        package: Package that provides it. Empty: tdx.
+    An empty ``package`` is tdx.
     """
     lineage = list(iterate_bases(definition))
     node, module = lineage[0]

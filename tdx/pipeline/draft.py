@@ -23,18 +23,12 @@ FIRST_WRAPPER_NUMBER = 100_000
 
 @dataclass(frozen=True, slots=True)
 class DraftStage:
-    """A stage of a draft.
+    """A stage of a draft."""
 
-    Args:
-        number: Identifies the stage within the draft, also after it is moved.
-        config: The stage.
-        enabled: Whether it is part of the pipeline; a disabled stage only keeps its position.
-        wrapper: What is known of a stage that the code of the env makes, which cannot be edited.
-    """
-
-    number: int
+    number: int  # Identifies the stage within the draft, also after it is moved.
     config: StageConfig
-    enabled: bool = True
+    enabled: bool = True  # A disabled stage only keeps its position.
+    # Of a stage that the code of the env makes, which cannot be edited.
     wrapper: Wrapper | None = None
 
 
@@ -44,28 +38,14 @@ class Draft:
 
     The app, ``tdx check --fix`` and :class:`~tdx.pipeline.PipelineFile` edit pipelines as drafts.
     A *place* counts all stages, an *index* only those of the pipeline.
-
-    Args:
-        env: The env. ``None``: not chosen yet.
-        stages: Stages in order, including disabled ones.
-        policy: Policy of the pipeline.
-        rollout: Rollout defaults of the pipeline.
-        file: File it was read from; not compared.
-        stack: The env, if its wrappers are the first stages; see :meth:`around`.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter"))
-        >>> [stage.name for stage in draft.toggle(0).pipeline().transforms]
-        ['StepCounter']
     """
 
-    env: EnvConfig | None = None
-    stages: tuple[DraftStage, ...] = ()
+    env: EnvConfig | None = None  # None: not chosen yet.
+    stages: tuple[DraftStage, ...] = ()  # In order, including disabled ones.
     policy: str | None = None
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    file: str | None = field(default=None, compare=False)
-    stack: StackFacts | None = None
+    file: str | None = field(default=None, compare=False)  # Where it was read; not compared.
+    stack: StackFacts | None = None  # The env, if its wrappers are the first stages; see around.
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
@@ -78,17 +58,7 @@ class Draft:
         return cls(pipeline.env, stages, pipeline.policy, pipeline.rollout, pipeline.file)
 
     def around(self, stack: StackFacts) -> Draft:
-        """Return a draft with the wrappers of its env, which cannot be edited, before its stages.
-
-        Example:
-            >>> draft = Draft.of(Pipeline.of("my_envs:make"))
-            >>> facts = StackFacts("my_envs:make", "gymnasium", (Wrapper("ClipAction"),))
-            >>> shown = draft.around(facts)
-            >>> [stage.config.name for stage in shown.stages], shown.edited() == draft
-            (['ClipAction'], True)
-            >>> shown.remove(0).edited() is None
-            True
-        """
+        """Return a draft with the wrappers of its env before its stages; they cannot be edited."""
         wrappers = _wrapper_stages(stack)
         return replace(self, stages=(*wrappers, *self.stages), stack=stack)
 
@@ -103,11 +73,7 @@ class Draft:
         return replace(self, stages=own, stack=None)
 
     def pipeline(self) -> Pipeline:
-        """Return the pipeline; the enabled stages that are not wrappers form its chain.
-
-        Raises:
-            ArgumentError: No env is chosen.
-        """
+        """Return the pipeline; the enabled stages that are not wrappers form its chain."""
         if self.env is None:
             raise ArgumentError("no env is chosen", hint="choose one first")
         configs: list[StageConfig] = []
@@ -133,13 +99,8 @@ class Draft:
     def place_of(self, index: int, excluded: Collection[int] = (), *, or_end: bool = False) -> int:
         """Return the position of a stage by its index in the pipeline.
 
-        Args:
-            index: Index among the enabled stages.
-            excluded: Numbers of stages without an index, such as stages that fail.
-            or_end: Accept the index after the last stage, for an insertion.
-
-        Raises:
-            ArgumentError: The pipeline has no such stage.
+        ``excluded`` are the numbers of stages without an index, such as stages that fail.
+        ``or_end`` accepts the index after the last stage, for an insertion.
         """
         places = [n for n in self.positions if self.stages[n].number not in excluded]
         if or_end and index == len(places):
@@ -157,12 +118,10 @@ class Draft:
         return self._with([*self.stages[:place], *new, *self.stages[place:]])
 
     def remove(self, place: int) -> Self:
-        """Return a draft without a stage."""
         self._check(place)
         return self._with([*self.stages[:place], *self.stages[place + 1 :]])
 
     def duplicate(self, place: int) -> Self:
-        """Return a draft with a copy of a stage after it."""
         self._check(place)
         copy = replace(self.stages[place], number=self._next_number())
         return self._with([*self.stages[: place + 1], copy, *self.stages[place + 1 :]])
@@ -176,18 +135,15 @@ class Draft:
         return self._with(stages)
 
     def toggle(self, place: int) -> Self:
-        """Return a draft with a stage enabled or disabled."""
         self._check(place)
         stage = self.stages[place]
         return self._put(place, replace(stage, enabled=not stage.enabled))
 
     def replace(self, place: int, config: StageConfig) -> Self:
-        """Return a draft with a stage replaced."""
         self._check(place)
         return self._put(place, replace(self.stages[place], config=config))
 
     def with_env(self, env: EnvConfig) -> Self:
-        """Return a draft with another env."""
         return replace(self, env=env)
 
     def _put(self, place: int, stage: DraftStage) -> Self:

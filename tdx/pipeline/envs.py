@@ -25,7 +25,7 @@ from tdx.foundation.errors import (
 from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
 from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import call_factory
+from tdx.pipeline.factories import call_factory, returned_message
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
@@ -60,25 +60,16 @@ RESERVED_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EnvPlan:
-    """The call that creates the env, or that a batch of envs repeats.
+    """The call that creates the env, or that a batch of envs repeats."""
 
-    Args:
-        factory: Class of ``tdx.envs``, or a Python object.
-        args: Positional arguments.
-        kwargs: Named arguments.
-        batch: Class that batches several envs. ``None``: the call creates the whole env.
-        num_envs: Number of envs in the batch.
-        device: Device of the batch.
-        worker_timeout: Seconds after which a worker of the batch counts as hung. ``None``: the
-            default.
-    """
-
-    factory: str | CodeReference
+    factory: str | CodeReference  # Class of tdx.envs, or a Python object.
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
+    # Class that batches several envs. None: the call creates the whole env.
     batch: Literal["SerialEnv", "ParallelEnv"] | None = None
     num_envs: int = 1
     device: str | None = None
+    # Seconds after which a worker counts as hung. None: the default.
     worker_timeout: float | None = None
 
     @property
@@ -89,15 +80,7 @@ class EnvPlan:
 
 
 def plan_env(env: EnvConfig) -> EnvPlan:
-    """Decide how to create an env.
-
-    Raises:
-        ArgumentError: The settings contradict each other.
-
-    Example:
-        >>> plan_env(EnvConfig("Pendulum-v1", num_envs=4)).kwargs
-        {'num_envs': 4}
-    """
+    """Decide how to create an env."""
     batch = _choose_batch_class(env)
     whole = env.num_envs if batch is None else None
     kwargs = {name: coerce_untyped(value) for name, value in env.kwargs.items()}
@@ -200,14 +183,7 @@ def make_env(
 
 
 def check_device(device: str) -> None:
-    """Check that a device exists.
-
-    Raises:
-        DeviceError: It does not exist, or the name is invalid; the hint lists the devices.
-
-    Example:
-        >>> check_device("cpu")
-    """
+    """Check that a device exists."""
     import torch
 
     from tdx.foundation.accelerators import list_devices
@@ -295,6 +271,6 @@ def _create_from_code(
         try:
             created = convert(created)
         except ArgumentError as error:
-            error.message = f"{reference.name}() returned {error.message}"
+            error.message = returned_message(reference.name, created, error.message)
             raise
     return created if device is None else created.to(device)

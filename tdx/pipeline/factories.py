@@ -41,19 +41,12 @@ _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class FunctionHead:
-    """A function at the top level of a file.
-
-    Args:
-        name: Its name.
-        parameters: Names of its parameters, in order.
-        required: Those without a default, with the source text of their annotations.
-        returns: True if it returns a value: ``main`` of a training script does not.
-    """
+    """A function at the top level of a file."""
 
     name: str
-    parameters: tuple[str, ...]
-    required: Mapping[str, str]
-    returns: bool
+    parameters: tuple[str, ...]  # Their names, in order.
+    required: Mapping[str, str]  # Those without a default, with the source of their annotations.
+    returns: bool  # False for one like main of a training script.
 
 
 def list_functions(path: str | Path) -> list[FunctionHead]:
@@ -101,12 +94,7 @@ def choose_function(path: str, arguments: str | None = None) -> str:
 
     Functions that are named like a factory, such as ``make_env``, come before all others.
 
-    Args:
-        path: Path of a Python file.
-        arguments: Arguments as they are written in a call. ``None``: the function needs none.
-
-    Raises:
-        ArgumentError: Several functions, or none, return a value and take the arguments.
+    ``arguments`` are those of a call, as they are written. ``None``: the function needs none.
     """
     # Nothing else is called: a script may train in its only function without arguments.
     heads = [
@@ -139,14 +127,8 @@ def parse_call(text: str) -> tuple[str, dict[str, Value]] | None:
     Only literals are read; a word without quotes is a text. Positional arguments get the names of
     the parameters, which are read from the file without running it.
 
-    Args:
-        text: What a user typed.
-
     Returns:
         The reference and the arguments by name; ``None`` if the text is no such call.
-
-    Raises:
-        ArgumentError: An argument is not a literal, or the function does not take it.
 
     Example:
         >>> parse_call("envs:make(env_id=CartPole-v1, size=(84, 84))")
@@ -225,15 +207,7 @@ def call_factory(
 ) -> object:
     """Call a factory with named arguments.
 
-    Args:
-        reference: Its name, for messages.
-        factory: The function or class.
-        kwargs: Its arguments.
-        returns_env: True to return the env in its result (:func:`unwrap_env`).
-
-    Raises:
-        ArgumentError: It is not callable, or does not take these arguments.
-        EnvError: It raises, returns nothing, or returns a closed env.
+    ``returns_env`` returns the env in its result (:func:`unwrap_env`).
     """
     name = reference.name
     if not callable(factory):
@@ -288,13 +262,7 @@ def _check_arguments(
 def _suggest_call(
     reference: CodeReference, annotations: Mapping[str, str], given: Mapping[str, object]
 ) -> str:
-    """Return a hint with an example of a call, which can be pasted if it says no "fill in".
-
-    Args:
-        reference: The function.
-        annotations: Annotations of the arguments to write, by name, in order.
-        given: Values that the user gave.
-    """
+    """Return a hint with an example of a call, which can be pasted if it says no "fill in"."""
     heads = list_functions(reference.module) if reference.is_file else []
     order = next((head.parameters for head in heads if head.name == reference.name), ())
     words: list[str] = []
@@ -334,11 +302,7 @@ def _example_value(name: str, annotation: str) -> str | None:
 def call_function(
     name: str, function: Callable[..., object], kwargs: Mapping[str, object]
 ) -> object:
-    """Call a function of a user.
-
-    Raises:
-        EnvError: It raises.
-    """
+    """Call a function of a user."""
     try:
         return function(**kwargs)
     except TdxError:
@@ -375,19 +339,27 @@ def _explain_gymnasium(error: Exception) -> str | None:
     return call if provider.installed else f"{provider.hint}; then {call}"
 
 
+def returned_message(name: str, target: object, message: str) -> str:
+    """Return the message of an error about an object that a factory returned, with its name.
+
+    Example:
+        >>> returned_message("make", {}, "an object of type dict is not supported")
+        'make() returned an object of type dict, which is not supported'
+        >>> returned_message("make", {}, "its env is closed")
+        'make(): its env is closed'
+    """
+    subject = describe_object(target)
+    if message.startswith(f"{subject} "):
+        return f"{name}() returned {subject}, which{message.removeprefix(subject)}"
+    return f"{name}(): {message}"
+
+
 def unwrap_env(target: object, name: str) -> object:
     """Return the env in what a factory returned.
 
     A thunk and a class of envs are called, thunks in a list or tuple become the envs of a
     :class:`gymnasium.vector.SyncVectorEnv`, and a tuple that begins with an env is that env.
     Anything else is returned unchanged.
-
-    Args:
-        target: What the factory returned.
-        name: Name of the factory, for messages.
-
-    Raises:
-        EnvError: A thunk raises, or returns no Gymnasium env in a list.
     """
     for _ in range(_MOST_CALLS):
         is_env_class = isinstance(target, type) and _has_env_methods(target)
@@ -427,15 +399,7 @@ def _make_vector_env(thunks: list[Callable[[], object]], name: str) -> object:
 
 
 def is_closed(target: object) -> bool:
-    """Return True if an env says that it is closed.
-
-    Example:
-        >>> import tdx
-        >>> env = tdx.PendulumEnv()
-        >>> env.close()
-        >>> is_closed(env), is_closed(tdx.PendulumEnv())
-        (True, False)
-    """
+    """Return True if an env says that it is closed."""
     from tdx.envs import EnvBase
 
     try:

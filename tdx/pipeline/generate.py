@@ -80,19 +80,16 @@ def build_schema(transforms: list[TransformInfo]) -> Schema:
 
 
 def _policy_schema() -> Schema:
+    keys = [{"$ref": "#/$defs/keys"}, {"type": "null"}]
     mlp = _closed_object(
         {
-            "weights": _with_description(
-                {"type": "string", "minLength": 1}, "A .safetensors file."
-            ),
-            "activation": _with_description({"enum": [*ACTIVATIONS, None]}, "Between the layers."),
-            "output": _with_description(
-                {"enum": [*OUTPUT_ACTIVATIONS, None]},
+            "weights": _described("A .safetensors file.", type="string", minLength=1),
+            "activation": _described("Between the layers.", enum=[*ACTIVATIONS, None]),
+            "output": _described(
                 "clamp to the bounds of the action, squash to them with tanh, or argmax.",
+                enum=[*OUTPUT_ACTIVATIONS, None],
             ),
-            "in_keys": _with_description(
-                {"anyOf": [{"$ref": "#/$defs/keys"}, {"type": "null"}]}, "Observations it reads."
-            ),
+            "in_keys": _described("Observations it reads.", anyOf=keys),
         },
         ["weights"],
     )
@@ -105,11 +102,11 @@ def _policy_schema() -> Schema:
         {"$ref": "#/$defs/reference"},
         _closed_object({"mlp": mlp}, ["mlp"]),
     ]
-    text = (
+    return _described(
         "random, zero, sequence:FILE, mlp:FILE; module:FILE, sb3:FILE, lerobot:FOLDER and "
-        "module:name of Python code need --allow-code. Files are in the folder of this file."
+        "module:name of Python code need --allow-code. Files are in the folder of this file.",
+        anyOf=options,
     )
-    return _with_description({"anyOf": options}, text)
 
 
 def format_schema(transforms: list[TransformInfo]) -> str:
@@ -132,86 +129,73 @@ def _build_definitions(transforms: list[TransformInfo]) -> Schema:
         "rollout": _rollout_schema(),
         "check": _check_schema(),
         "stage": _stage_schema(transforms),
-        "key": _with_description(_KEY_SCHEMA, "A key; a list of strings is a nested one."),
-        "keys": {
-            "anyOf": [
-                {"type": "array", "items": {"$ref": "#/$defs/key"}},
-                {"type": "string"},
-            ],
-            "description": "Keys; a string alone is a list of one.",
-        },
-        "dtype": _with_description({"enum": dtypes}, "A torch dtype."),
-        "spec": {
-            "type": "string",
-            "pattern": rf"^({'|'.join(SPECS)})(\(.*\))?$",
-            "description": "A spec written as a call, such as Unbounded(shape=(3,)).",
-        },
-        "tensor": {
-            "anyOf": [
+        "key": _described("A key; a list of strings is a nested one.", **_KEY_SCHEMA),
+        "keys": _described(
+            "Keys; a string alone is a list of one.",
+            anyOf=[{"type": "array", "items": {"$ref": "#/$defs/key"}}, {"type": "string"}],
+        ),
+        "dtype": _described("A torch dtype.", enum=dtypes),
+        "spec": _described(
+            "A spec written as a call, such as Unbounded(shape=(3,)).",
+            type="string",
+            pattern=rf"^({'|'.join(SPECS)})(\(.*\))?$",
+        ),
+        "tensor": _described(
+            "A tensor: a number, or lists of numbers.",
+            anyOf=[
                 {"type": ["number", "boolean"]},
                 {"type": "array", "items": {"$ref": "#/$defs/tensor"}},
                 {"type": "string", "pattern": r"^(torch\.)?tensor\(.*\)$"},
             ],
-            "description": "A tensor: a number, or lists of numbers.",
-        },
-        "reference": {
-            "type": "string",
-            "pattern": _REFERENCE,
-            "description": "A Python object, module:name; imported only with --allow-code.",
-        },
+        ),
+        "reference": _described(
+            "A Python object, module:name; imported only with --allow-code.",
+            type="string",
+            pattern=_REFERENCE,
+        ),
         **{info.name: _arguments_schema(info) for info in transforms},
     }
 
 
-def _with_description(build_schema: Schema, text: str) -> Schema:
-    return {**build_schema, "description": text} if text else build_schema
+def _described(text: str, **schema: object) -> Schema:
+    return {**schema, "description": text} if text else schema
 
 
 def _env_schema() -> Schema:
     properties = {
-        "id": {"type": "string", "description": "Id of Gymnasium, native env, or module:factory."},
-        "kwargs": {"type": ["object", "null"], "description": "What the env is made with."},
-        "from_pixels": {"type": "boolean", "default": False, "description": "Add rendered frames."},
-        "pixels_only": {
-            "type": "boolean",
-            "default": True,
-            "description": "With from_pixels, leave every other observation out.",
-        },
-        "num_envs": {
-            "type": ["integer", "null"],
-            "minimum": 1,
-            "maximum": MAX_ENVS,
-            "description": "How many envs; without it, one and no batch dimension.",
-        },
-        "batching": {
-            "enum": list(BATCHINGS),
-            "default": BATCHINGS[0],
-            "description": "What batches them.",
-        },
-        "device": {"type": ["string", "null"], "description": "Where the TensorDicts live."},
-        "seed": {"type": ["integer", "null"], "minimum": 0, "description": "Seed of the env."},
-        "worker_timeout": {
-            "type": ["number", "null"],
-            "exclusiveMinimum": 0,
-            "maximum": MAX_SECONDS,
-            "description": "Seconds without an answer after which processes count as hung.",
-        },
+        "id": _described("Id of Gymnasium, native env, or module:factory.", type="string"),
+        "kwargs": _described("What the env is made with.", type=["object", "null"]),
+        "from_pixels": _described("Add rendered frames.", type="boolean", default=False),
+        "pixels_only": _described(
+            "With from_pixels, leave every other observation out.", type="boolean", default=True
+        ),
+        "num_envs": _described(
+            "How many envs; without it, one and no batch dimension.",
+            type=["integer", "null"],
+            minimum=1,
+            maximum=MAX_ENVS,
+        ),
+        "batching": _described("What batches them.", enum=[*BATCHINGS], default=BATCHINGS[0]),
+        "device": _described("Where the TensorDicts live.", type=["string", "null"]),
+        "seed": _described("Seed of the env.", type=["integer", "null"], minimum=0),
+        "worker_timeout": _described(
+            "Seconds without an answer after which processes count as hung.",
+            type=["number", "null"],
+            exclusiveMinimum=0,
+            maximum=MAX_SECONDS,
+        ),
     }
     return _closed_object(properties, ["id"])
 
 
 def _rollout_schema() -> Schema:
+    switch = ["boolean", "null"]
     properties = {
-        "max_steps": {
-            "type": ["integer", "null"],
-            "minimum": 1,
-            "description": "Steps that a rollout takes at most.",
-        },
-        "break_when_any_done": {
-            "type": ["boolean", "null"],
-            "description": "Stop at the first done.",
-        },
-        "auto_reset": {"type": ["boolean", "null"], "description": "Reset before the first step."},
+        "max_steps": _described(
+            "Steps that a rollout takes at most.", type=["integer", "null"], minimum=1
+        ),
+        "break_when_any_done": _described("Stop at the first done.", type=switch),
+        "auto_reset": _described("Reset before the first step.", type=switch),
     }
     return {**_closed_object(properties, []), "type": ["object", "null"]}
 
@@ -219,8 +203,8 @@ def _rollout_schema() -> Schema:
 def _check_schema() -> Schema:
     codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^[A-Z]"}}
     properties = {
-        "select": {**codes, "description": "Rules that tdx check applies; all by default."},
-        "ignore": {**codes, "description": "Rules that tdx check skips."},
+        "select": _described("Rules that tdx check applies; all by default.", **codes),
+        "ignore": _described("Rules that tdx check skips.", **codes),
     }
     return {**_closed_object(properties, []), "type": ["object", "null"]}
 
@@ -239,7 +223,7 @@ def _stage_schema(transforms: list[TransformInfo]) -> Schema:
     as_map = {
         "type": "object",
         "properties": {
-            info.name: _with_description({"$ref": f"#/$defs/{info.name}"}, info.summary)
+            info.name: _described(info.summary, **{"$ref": f"#/$defs/{info.name}"})
             for info in transforms
         },
         "patternProperties": {_REFERENCE: {"type": ["object", "array", "null"]}},
@@ -274,11 +258,11 @@ def _arguments_schema(info: TransformInfo) -> Schema:
     options = [by_name, by_position]
     if not _required_names(info):
         options.append({"type": "null"})
-    return _with_description({"anyOf": options}, info.summary)
+    return _described(info.summary, anyOf=options)
 
 
 def _argument_schema(parameter: Parameter) -> Schema:
-    described = _with_description(_type_schema(parameter.type), parameter.help)
+    described = _described(parameter.help, **_type_schema(parameter.type))
     try:
         value = ast.literal_eval(parameter.default or "")
         return {**described, "default": json.loads(json.dumps(value, allow_nan=False))}

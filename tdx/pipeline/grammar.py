@@ -108,11 +108,7 @@ def parse_kwargs(text: str) -> dict[str, Value]:
 
 
 def check_integer(value: int) -> int:
-    """Refuse an integer that no argument can take, before it is converted or printed.
-
-    Raises:
-        PipelineError: It has more than :data:`~tdx.foundation.untrusted.MAX_INTEGER_BITS` bits.
-    """
+    """Refuse an integer that no argument can take, before it is converted or printed."""
     if value.bit_length() > MAX_INTEGER_BITS:
         raise PipelineError(_TOO_LARGE, hint=_FLOAT)
     return value
@@ -372,12 +368,7 @@ def split_outside_brackets(text: str, is_separator: Callable[[str], bool]) -> li
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """Cut a text that is too long for a message.
-
-    Example:
-        >>> shorten("0123456789", 8)
-        '01234...'
-    """
+    """Cut a text that is too long for a message."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 

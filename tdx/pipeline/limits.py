@@ -46,9 +46,7 @@ def _excess_error(problem: str, value: object) -> ArgumentError:
 def count_repeats(stages: Iterable[BoundStage], arguments: Mapping[str, object]) -> int:
     """Return how many steps of the env one step or reset of the whole chain may take.
 
-    Args:
-        stages: Stages, with those inside of other stages.
-        arguments: Arguments of the env.
+    ``stages`` have those inside of other stages.
     """
     total = 1
     for given in (arguments, *(stage.given for stage in stages)):

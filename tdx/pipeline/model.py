@@ -17,17 +17,11 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class DisabledStage:
-    """A stage that is switched off; it keeps its position for editors of the pipeline.
+    """A stage that is switched off; it keeps its position for editors of the pipeline."""
 
-    Args:
-        before: Number of enabled stages before it.
-        stage: The stage.
-        comment: Comment on its line of the file; not compared.
-    """
-
-    before: int
+    before: int  # Number of enabled stages before it.
     stage: StageConfig
-    comment: str = field(default="", compare=False)
+    comment: str = field(default="", compare=False)  # On its line of the file; not compared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,21 +144,15 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A stage of a stack of another library, as plain data.
-
-    Args:
-        name: Class name.
-        arguments: Name and text of each argument of its constructor, as far as they are known.
-        location: ``file:line`` of its class; ``None`` if it has no Python source.
-        direction: ``forward`` from the env to the policy, ``inverse`` from the policy to the env.
-        rows: Number of sub-envs that have this stage each; ``None`` outside of a vector env.
-    """
+    """A stage of a stack of another library, as plain data."""
 
     name: str
+    # Name and text of each argument of its constructor, as far as they are known.
     arguments: tuple[tuple[str, str], ...] = ()
-    location: str | None = None
+    location: str | None = None  # file:line of its class, if it has Python source.
+    # From the env to the policy, or from the policy to the env.
     direction: Literal["forward", "inverse", "both"] = "both"
-    rows: int | None = None
+    rows: int | None = None  # Number of sub-envs that have it. None: outside of a vector env.
 
     @property
     def text(self) -> str:
@@ -174,28 +162,19 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class StackFacts:
-    """A stack of another library, as plain data.
+    """A stack of another library, as plain data."""
 
-    Args:
-        env: Id of the env in the pipeline, ``module:function``.
-        kind: Kind of the stack, such as ``gymnasium``.
-        wrappers: Its stages, innermost first.
-        notes: What the stack does not show, each a sentence.
-        can_extend: True if a chain of tdx transforms can be added after the wrappers.
-        runs_as_chain: True if rollouts of tdx run its stages: in modes, with policies that take
-            TensorDicts, and into dumps.
-        takes_env_settings: True if env settings other than its arguments and its seed apply.
-        is_data: True if it is read from files, such as those of a policy checkpoint.
-    """
-
-    env: str
-    kind: str
-    wrappers: tuple[Wrapper, ...]
-    notes: tuple[str, ...] = ()
-    can_extend: bool = False
+    env: str  # Id of the env in the pipeline, module:function.
+    kind: str  # Such as gymnasium.
+    wrappers: tuple[Wrapper, ...]  # Innermost first.
+    notes: tuple[str, ...] = ()  # What the stack does not show, each a sentence.
+    can_extend: bool = False  # True if a chain of tdx transforms can be added after the wrappers.
+    # True if rollouts of tdx run its stages: in modes, with policies that take TensorDicts, and
+    # into dumps.
     runs_as_chain: bool = False
+    # True if settings other than its arguments and its seed apply.
     takes_env_settings: bool = False
-    is_data: bool = False
+    is_data: bool = False  # True if it is read from files, such as those of a policy checkpoint.
 
     @property
     def reason(self) -> str:

@@ -40,20 +40,13 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """A policy as named by a user or a pipeline file; no file has been opened yet.
+    """A policy as named by a user or a pipeline file; no file has been opened yet."""
 
-    Args:
-        kind: Kind of policy: ``code`` for a Python object, ``module`` for a saved module, ``sb3``
-            for a model of Stable-Baselines3, ``lerobot`` for a checkpoint of LeRobot.
-        file: Path of its file or folder. ``None``: it has none.
-        reference: The Python object, for ``code``.
-        settings: Settings given with the name. The architecture of an ``mlp`` takes precedence over
-            its file.
-    """
-
+    # code: a Python object; module: a saved module; sb3, lerobot: a model or checkpoint of theirs.
     kind: PolicyKind
-    file: str | None = None
-    reference: CodeReference | None = None
+    file: str | None = None  # Path of its file or folder.
+    reference: CodeReference | None = None  # The Python object, for code.
+    # Given with the name; the architecture of an mlp takes precedence over its file.
     settings: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -67,11 +60,7 @@ class PolicySource:
         return PolicySource(self.kind, file, self.reference, self.settings)
 
     def check_allowed(self, allow_code: bool) -> None:
-        """Raise an error if the policy is code and code is not allowed.
-
-        Raises:
-            CodeNotAllowedError: It is code, and ``allow_code`` is false.
-        """
+        """Raise an error if the policy is code and code is not allowed."""
         if allow_code or not self.is_code:
             return
         if self.kind == "code":
@@ -101,13 +90,9 @@ class PolicySource:
 def parse_policy(text: str) -> PolicySource:
     """Parse the name of a policy.
 
-    Args:
-        text: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
-            activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE",
-            deterministic=False)``, ``lerobot:FOLDER`` or ``package.module:name``.
-
-    Raises:
-        TdxError: ``text`` has none of these forms.
+    Its forms are ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``mlp("FILE",
+    activation="tanh")``, ``module:FILE``, ``sb3:FILE``, ``sb3("FILE", deterministic=False)``,
+    ``lerobot:FOLDER`` and ``package.module:name``.
 
     Example:
         >>> parse_policy("mlp:policy.safetensors").kind
@@ -151,18 +136,9 @@ def model_hint(file: str) -> str:
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:
     """Create the policy that settings describe, as in a call or in a pipeline file.
 
-    Args:
-        kind: ``mlp``, ``sb3`` or ``lerobot``.
-        settings: The file, which is ``weights`` of an ``mlp``, ``file`` of ``sb3`` and ``folder``
-            of ``lerobot``; optionally ``in_keys``, and ``activation`` and ``output`` or
-            ``deterministic``.
-
-    Raises:
-        TdxError: A setting is unknown or has an invalid value.
-
-    Example:
-        >>> str(make_policy("mlp", {"weights": "policy.safetensors", "activation": "tanh"}))
-        'mlp("policy.safetensors", activation="tanh")'
+    ``kind`` is ``mlp``, ``sb3`` or ``lerobot``. The file is ``weights`` of an ``mlp``, ``file`` of
+    ``sb3`` and ``folder`` of ``lerobot``; ``in_keys``, and ``activation`` and ``output`` or
+    ``deterministic``, are optional.
     """
     known_settings = _SETTINGS[kind]
     for name in settings:
@@ -201,12 +177,7 @@ def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource
 
 
 def parse_mlp_settings(policy: str) -> dict[DictKey, Value] | None:
-    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy.
-
-    Example:
-        >>> parse_mlp_settings('mlp("a.safetensors", output="tanh")')
-        {'weights': 'a.safetensors', 'output': 'tanh'}
-    """
+    """Return the settings of a policy written as ``mlp(...)``; ``None`` for any other policy."""
     try:
         source = parse_policy(policy)
     except TdxError:

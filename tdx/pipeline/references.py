@@ -53,8 +53,7 @@ def is_reference(text: str) -> bool:
 def find_env_references(arguments: Mapping[str, Value]) -> Iterator[TdxError]:
     """Yield an error for the first reference in each argument that an env gets from a file.
 
-    Args:
-        arguments: Arguments of the env; those that a user typed have none.
+    The ``arguments`` that a user typed have no references.
     """
     if not isinstance(arguments, FileArguments):
         return
@@ -95,11 +94,7 @@ def _iterate_texts(value: object, place: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def find_stage_references(bound: BoundStage) -> Iterator[TdxError]:
-    """Yield errors for paths outside the current folder, and for downloads.
-
-    Args:
-        bound: Stage of a file.
-    """
+    """Yield errors for paths outside the current folder, and for downloads."""
     if bound.info is None:
         return
     for parameter in bound.info.parameters:

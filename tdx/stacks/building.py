@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError, describe_object
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_checked_env, check_arguments
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.factories import call_factory
+from tdx.pipeline.factories import call_factory, returned_message
 from tdx.stacks.kinds import CHECKPOINT, open_stack
 
 if TYPE_CHECKING:
@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 
 
 def opens_as_stack(pipeline: Pipeline) -> bool:
-    """Return True for a bare factory, and for the folder of a checkpoint or a dataset.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> opens_as_stack(Pipeline.of("sample_pipelines/checkpoints/sound"))
-        True
-    """
+    """Return True for a bare factory, and for the folder of a checkpoint or a dataset."""
     return pipeline.is_factory or CHECKPOINT.accepts(pipeline.env.id)
 
 
@@ -51,22 +45,8 @@ def build_stack(
     are then the stages; the folder of a policy checkpoint has its processors. Otherwise the env is
     built as a chain of tdx.
 
-    Args:
-        pipeline: The pipeline.
-        allow_code: Allow importing Python objects that the pipeline names.
-        samples: Samples of a data pipeline without an env, or of a checkpoint. ``None``: those of a
-            checkpoint are drawn from its specs.
-
-    Raises:
-        TdxError: First problem of the pipeline, or of the factory.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> build_stack(Pipeline.of("Pendulum-v1", "RewardSum")).kind
-        'tdx'
+    Without ``samples``, those of a checkpoint are drawn from its specs.
     """
-    from tdx.stacks.native import NativeStack
-
     if CHECKPOINT.accepts(pipeline.env.id):
         if pipeline.transforms:
             raise ArgumentError(
@@ -81,6 +61,8 @@ def build_stack(
             )
         return open_target(pipeline.env, allow_code, samples)
     if not pipeline.is_factory:
+        from tdx.stacks.native import NativeStack
+
         return NativeStack(build_env(pipeline, allow_code), pipeline)
 
     for error in check_arguments(pipeline, allow_code):
@@ -116,11 +98,6 @@ def convert_to_env(target: object) -> EnvBase:
 
     Raises:
         ArgumentError: Its kind is not supported, or cannot be such an env; a data pipeline is none.
-
-    Example:
-        >>> import gymnasium
-        >>> convert_to_env(gymnasium.make("Pendulum-v1")).batch_size
-        torch.Size([])
     """
     try:
         return open_stack(target).as_env()
@@ -130,7 +107,7 @@ def convert_to_env(target: object) -> EnvBase:
         if not is_pipeline(target):
             raise
         raise ArgumentError(
-            "a data pipeline, which has no env",
+            f"{describe_object(target)} is a data pipeline and has no env",
             hint="tdx report and tdx inspect chain show its parts: they take --samples",
         ) from error
 
@@ -138,18 +115,7 @@ def convert_to_env(target: object) -> EnvBase:
 def open_target(
     env: EnvConfig, allow_code: bool, samples: Sequence[Mapping[str, object]] | None = None
 ) -> Stack:
-    """Call the factory of an env and open its result.
-
-    Args:
-        env: Config of an env that is Python code.
-        allow_code: Allow importing and calling it.
-        samples: Samples of a data pipeline, which the code may be itself.
-
-    Raises:
-        CodeNotAllowedError: Code is not allowed.
-        ArgumentError: The factory is not callable, or returns an unsupported object.
-        EnvError: The factory raises, or returns nothing.
-    """
+    """Call the factory of an env and open its result."""
     reference = env.code
     assert reference is not None
     try:
@@ -168,7 +134,7 @@ def open_target(
             return open_stack(target, samples)
         except ArgumentError as error:
             if samples is None:
-                error.message = f"{reference.name}() returned {error.message}"
+                error.message = returned_message(reference.name, target, error.message)
             raise
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__

@@ -34,17 +34,10 @@ Form = Callable[[Any], Any]
 def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | None:
     """Return the parts of a data pipeline and how each is called; ``None`` for anything else.
 
-    Args:
-        target: A ``torch.nn.Sequential``, a list of callables, a pipeline or a transformer of
-            scikit-learn, a ``DataProcessorPipeline`` of LeRobot, an object with its parts in
-            ``transforms``, such as torchvision's ``Compose``, or a group of openpi, whose
-            ``inputs`` are the parts.
-
-    Example:
-        >>> [part.__name__ for part, _ in list_parts([np.square, np.sqrt])]
-        ['square', 'sqrt']
-        >>> list_parts(np.sqrt) is None
-        True
+    Pipelines are a ``torch.nn.Sequential``, a list of callables, a pipeline or a transformer of
+    scikit-learn, a ``DataProcessorPipeline`` of LeRobot, an object with its parts in
+    ``transforms``, such as torchvision's ``Compose``, and a group of openpi, whose ``inputs`` are
+    the parts.
     """
     if isinstance(target, torch.nn.Sequential):
         return [(part, part) for part in target]
@@ -91,11 +84,6 @@ class _TransitionStep:
     and what they return is ignored. A contract gives each step its recorded input, and a profile
     times one step without the others, which needs the call of the step itself. Then the hooks would
     be a second way to observe, beside the calls of the parts that all data pipelines have.
-
-    Args:
-        to_transition: Converts what the pipeline takes to a transition.
-        step: The step.
-        previous: The step before it; ``None`` for the first one.
     """
 
     def __init__(
@@ -179,17 +167,8 @@ def is_pipeline(target: object) -> bool:
 class CallableStack(SampleStack):
     """A data pipeline of callables.
 
-    Args:
-        target: See :func:`list_parts`; another callable is a pipeline of one part.
-        samples: Samples by key. A single array is passed as such, several ones as a dict.
-
-    Raises:
-        ArgumentError: There are no samples, or the pipeline cannot process the first one.
-
-    Example:
-        >>> stack = CallableStack([np.square, np.sqrt], [{"x": np.array([-2.0])}])
-        >>> [stage.name for stage in stack.stages]
-        ['square', 'sqrt']
+    Another callable than those of :func:`list_parts` is a pipeline of one part. A sample of a
+    single array is passed as such, one of several as a dict.
     """
 
     def __init__(self, target: Any, samples: Sequence[Sample]) -> None:
@@ -287,14 +266,7 @@ def _find_form(
 ) -> list[Sample]:
     """Return a sample before the parts and after each, in the first form that they can process.
 
-    Args:
-        parts: The parts.
-        sample: A recorded sample.
-        forms: Forms of an array, in the order in which they are tried.
-        takes_dict: True if a single array is never passed as such.
-
-    Raises:
-        ArgumentError: They can process none.
+    With ``takes_dict``, a single array is never passed as such.
     """
     owners = [owner for part in parts for owner in part.owners()]
     keeper = StateKeeper(owners)

@@ -23,26 +23,19 @@ NamedTensors = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """The stages of tdx that compute what a stage of another library computes.
+    """The stages of tdx that compute what a stage of another library computes."""
 
-    Args:
-        stages: The stages. Empty: the env, or the way tdx represents values, covers it already.
-        comment: What it does, or why nothing has to be written.
-        tolerance: Largest relative difference between the values. 0: they are bit-identical.
-        env: Settings of the env that replace the stage: fields of ``EnvConfig``. Among its
-            ``kwargs``, ``...`` removes an argument.
-        key: Key of the observation after the stage. ``None``: unchanged.
-        recorded: Keys that the stages write for entries of ``info``, with the path of the entry.
-        observable: True if the stage changes values or ``info``, so that it has to be compared.
-    """
-
+    # Empty: the env, or the way tdx represents values, covers it already.
     stages: tuple[StageConfig, ...] = ()
-    comment: str = ""
+    comment: str = ""  # What it does, or why nothing has to be written.
+    # Largest relative difference between the values. 0: they are bit-identical.
     tolerance: float = 0.0
+    # Fields of EnvConfig that replace the stage. Among its kwargs, ... removes one.
     env: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
+    key: str | None = None  # Of the observation after the stage. None: unchanged.
+    # Keys that the stages write for entries of info, with the path of the entry.
     recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    observable: bool = True
+    observable: bool = True  # True if it changes values or info, so that it has to be compared.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +83,6 @@ class ConvertedStage(Result):
         return [format_stage(stage) for stage in self.stages]
 
     @property
-    def is_missing(self) -> bool:
-        """True if the stage has no counterpart."""
-        return isinstance(self.result, Missing)
-
-    @property
     def stages(self) -> tuple[StageConfig, ...]:
         """Its stages in the pipeline."""
         return () if isinstance(self.result, Missing) else self.result.stages
@@ -113,19 +101,12 @@ class ConvertedStage(Result):
 
 @dataclass(frozen=True, slots=True)
 class ConvertedStack:
-    """A stack as a pipeline.
+    """A stack as a pipeline."""
 
-    Args:
-        env: The env without the stages.
-        stages: The stages of the stack, innermost first.
-        key: Key of the observation of the env; ``None`` if it has several entries.
-        missing_env: Why ``env`` is not the env inside, but a proposal for it.
-    """
-
-    env: EnvConfig
-    stages: tuple[ConvertedStage, ...]
-    key: str | None
-    missing_env: Missing | None = None
+    env: EnvConfig  # Without the stages.
+    stages: tuple[ConvertedStage, ...]  # Innermost first.
+    key: str | None  # Of the observation of the env. None: it has several entries.
+    missing_env: Missing | None = None  # Why env is only a proposal for the env inside.
 
     def env_up_to(self, last: int) -> EnvConfig:
         """Return the env with the settings that replace stages up to an index."""
@@ -138,7 +119,6 @@ class ConvertedStack:
         return env
 
     def key_after(self, last: int) -> str | None:
-        """Return the key of the observation after a stage."""
         return self.key if last < 0 else self.stages[last].key
 
 
@@ -148,8 +128,7 @@ class Reference(Protocol):
     def reset(self, seed: int | None) -> NamedTensors:
         """Start an episode, in a batch that of each row that is done, and return what it observes.
 
-        Args:
-            seed: Seed of the first episode; ``None`` for the following ones.
+        ``seed`` is that of the first episode, ``None`` for the following ones.
         """
         ...
 
@@ -170,28 +149,12 @@ class Reference(Protocol):
 
 
 def action_entries(encoded: Any) -> NamedTensors:
-    """Return an action as entries: its own if it has several, otherwise ``action``.
-
-    Args:
-        encoded: A tensor, or a mapping or TensorDict of them.
-    """
+    """Return an action as entries: its own if it has several, otherwise ``action``."""
     return dict(encoded.items()) if hasattr(encoded, "items") else {"action": encoded}
 
 
 class RandomStream:
-    """Random numbers of torch that nothing outside of its blocks draws.
-
-    Args:
-        seed: The seed.
-
-    Example:
-        >>> import torch
-        >>> stream = RandomStream(0)
-        >>> with stream.active():
-        ...     first = torch.rand(1)
-        >>> first == torch.rand(1, generator=torch.Generator().manual_seed(0))
-        tensor([True])
-    """
+    """Random numbers of torch that nothing outside of its blocks draws."""
 
     def __init__(self, seed: int) -> None:
         import torch
@@ -200,7 +163,6 @@ class RandomStream:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draw from the stream in a block."""
         import torch
 
         outside = torch.get_rng_state()
@@ -227,10 +189,8 @@ class Convertible(Protocol):
     def reference(self, last: int, key: str | None, seed: int) -> Reference:
         """Return the stack up to a stage.
 
-        Args:
-            last: Index of the stage; -1 for the env inside.
-            key: Key of the observation, if it has a single entry.
-            seed: Seed of the random actions.
+        ``last`` is the index of the stage, -1 for the env inside, and ``key`` that of the
+        observation, if it has a single entry.
         """
         ...
 
@@ -240,15 +200,7 @@ class Convertible(Protocol):
 
 
 def require_convertible(stack: Stack, hint: str) -> Convertible:
-    """Return a stack that can become a pipeline.
-
-    Args:
-        stack: Any stack.
-        hint: What to do with a stack of another kind.
-
-    Raises:
-        ArgumentError: It cannot.
-    """
+    """Return a stack that can become a pipeline."""
     if isinstance(stack, Convertible):
         return stack
     sentence = f"{stack.name} is a stack of {stack.kind}, which cannot be converted"
@@ -262,9 +214,6 @@ def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:
 
     ``below`` is the stage without counterpart under the part, or -1 for the env. The last stage of
     a part is one that can be observed.
-
-    Args:
-        stages: The stages, innermost first.
 
     Example:
         >>> same, none = Counterpart(), Missing("", "")

@@ -40,22 +40,14 @@ ROUNDING = 1e-5
 
 @dataclass(slots=True)
 class Place:
-    """Where a wrapper is in the chain.
+    """Where a wrapper is in the chain."""
 
-    Args:
-        key: Key of the observation below it; ``None`` if it has several entries.
-        limit: Step limit with which its env is registered.
-        only_defaults: True if only wrappers of ``gymnasium.make`` are below it.
-        has_limit: True if the ``TimeLimit`` of ``gymnasium.make`` is below it.
-        taken: Keys that the stages below it write.
-        inside: Space of the observations that a ``VecEnvWrapper`` gets.
-    """
-
-    key: str | None = None
-    limit: int | None = None
-    only_defaults: bool = False
-    has_limit: bool = False
-    taken: list[str] = field(default_factory=list)
+    key: str | None = None  # Of the observation below it. None: it has several entries.
+    limit: int | None = None  # Step limit with which its env is registered.
+    only_defaults: bool = False  # True if only wrappers of gymnasium.make are below it.
+    has_limit: bool = False  # True if the TimeLimit of gymnasium.make is below it.
+    taken: list[str] = field(default_factory=list)  # Keys that the stages below it write.
+    # Space of the observations that a wrapper of a vector env gets.
     inside: Space[Any] | None = None
 
     def new_key(self, name: str) -> str:
@@ -71,22 +63,13 @@ Find = Callable[[Any, Place], Counterpart | Missing]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a class becomes.
+    """What a class becomes."""
 
-    Args:
-        result: Its counterpart, the reason why it has none, or a function that tells by a stage and
-            its place.
-        becomes: Stages that it becomes, as the documentation shows them.
-        tolerance: Largest relative difference between their values; see :class:`Counterpart`.
-        note: When it is converted, or what differs, likewise.
-        needs_array: True if the observation has to be a single array.
-    """
-
-    result: Counterpart | Missing | Find
-    becomes: str = "–"
-    tolerance: float = 0.0
-    note: str = ""
-    needs_array: bool = False
+    result: Counterpart | Missing | Find  # A function tells it by a stage and its place.
+    becomes: str = "–"  # Stages that it becomes, as the documentation shows them.
+    tolerance: float = 0.0  # See Counterpart.
+    note: str = ""  # When it is converted, or what differs, likewise.
+    needs_array: bool = False  # True if the observation has to be a single array.
 
     @property
     def values(self) -> str:
@@ -102,19 +85,7 @@ class Row:
 
 
 def find_counterpart(stage: object, place: Place) -> Counterpart | Missing:
-    """Return the counterpart of a stage, or why it has none.
-
-    Args:
-        stage: A wrapper of another library, or a transform of TorchRL.
-        place: Where it is in the chain.
-
-    Example:
-        >>> import gymnasium
-        >>> from gymnasium import wrappers
-        >>> env = wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 3)
-        >>> [stage.name for stage in find_counterpart(env, Place("observation", None, True)).stages]
-        ['UnsqueezeTransform', 'CatFrames']
-    """
+    """Return the counterpart of a stage, or why it has none."""
     kind = type(stage)
     name = kind.__name__
     for module, rows in TABLE.items():
@@ -145,10 +116,8 @@ def convert_stages(
 ) -> tuple[ConvertedStage, ...]:
     """Find the counterparts of stages, innermost first; the place is then that after them.
 
-    Args:
-        levels: Description of each stage, the stage itself or its counterpart, and the spaces of
-            the observations that it gets and returns, if it has them.
-        place: Where the first one is.
+    A level has the description of a stage, the stage itself or its counterpart, and the spaces of
+    the observations that it gets and returns, if it has them.
     """
     stages = []
     for info, owner, place.inside, outside in levels:
@@ -163,12 +132,7 @@ def convert_stages(
 
 
 def root_key(space: Space[Any]) -> str | None:
-    """Return the key of an observation in tdx; ``None`` if it has several entries.
-
-    Example:
-        >>> root_key(spaces.Discrete(3)), root_key(spaces.Dict(a=spaces.Discrete(3)))
-        ('observation', None)
-    """
+    """Return the key of an observation in tdx; ``None`` if it has several entries."""
     if isinstance(space, spaces.Dict):
         return None
     return "pixels" if is_image(space) else "observation"
@@ -178,12 +142,7 @@ _CUSTOM = "write it as a transform of tdx, and name it in the file: module:Name"
 
 
 def _make_stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
-    """Return a stage from a name and arguments.
-
-    Example:
-        >>> _make_stage("StepCounter", max_steps=5).kwargs
-        {'max_steps': 5}
-    """
+    """Return a stage from a name and arguments."""
     return StageConfig(_name, args, kwargs)
 
 
@@ -663,9 +622,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
 def _keys(transform: object, *defaults: NestedKey) -> dict[str, Any]:
     """Return the keys of a transform, without the defaults of tdx.
 
-    Args:
-        transform: The transform.
-        *defaults: Keys that it reads by default.
+    ``defaults`` are the keys that it reads by default.
     """
     keys: dict[str, Any] = {}
     names = (("in_keys", "out_keys"), ("in_keys_inv", "out_keys_inv"))
@@ -1161,11 +1118,7 @@ TABLE: dict[str, dict[str, Row]] = {
 
 
 def format_table(library: str) -> str:
-    """Return the rows of a library as a Markdown table; rows with the same cells are one.
-
-    Args:
-        library: Name of its package, such as ``"gymnasium"``.
-    """
+    """Return the rows of a library as a Markdown table; rows with the same cells are one."""
     lines: dict[tuple[str, str], list[str]] = {}
     for module, rows in TABLE.items():
         if module.partition(".")[0] == library:

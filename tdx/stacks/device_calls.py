@@ -16,12 +16,11 @@ from typing import Any, ClassVar, cast
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CONVERSION, TRANSFERS, AnyFunction, Part
-from tdx.core.transformed_env import TransformedEnv
 from tdx.envs.batched.parallel import ParallelEnv
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.foundation.simulated_cuda import DEVICE, CallKind, DeviceCall, SimulatedCuda
-from tdx.stacks.native_times import timed_env
+from tdx.stacks.native_times import list_transformed_envs, timed_env
 
 MEASURING = (str(Path(__file__)), str(Path(__file__).parents[1] / "foundation" / "patches.py"))
 """Files that call what is measured."""
@@ -141,8 +140,7 @@ class _PartMeter:
 class CallCounter:
     """Counts what is done to a simulated device, by part of the run and line of code.
 
-    Args:
-        current: Returns the label of the part that runs, and the index of its stage if it is one.
+    ``current`` returns the label of the part that runs, and the index of its stage if it is one.
     """
 
     def __init__(self, current: Callable[[], tuple[str, int | None]]) -> None:
@@ -154,7 +152,6 @@ class CallCounter:
         """False during the set-up, of which only the waits are counted."""
 
     def report(self, call: DeviceCall) -> None:
-        """Count a call."""
         if not self.is_counting:
             self._setup_waits += call.kind == "wait"
             return
@@ -174,14 +171,7 @@ class CallCounter:
     ) -> DeviceCalls:
         """Return the counts per step; the arguments are fields of the result.
 
-        Args:
-            subject: What ran.
-            steps: Counted steps.
-            envs: Number of envs in a batch.
-            stages: Names of all stages, also of those that never touch the device.
-            error: Why the run ended early.
-            error_stage: Stage that raised it.
-            notes: What is not counted.
+        ``stages`` are the names of all stages, also of those that never touch the device.
         """
         of = max(steps, 1)
         totals: dict[tuple[str, int | None], Counter[CallKind]] = {
@@ -224,25 +214,8 @@ def count_device_calls(
 ) -> DeviceCalls:
     """Run an env on a simulated device and count what each of its parts does to it.
 
-    Args:
-        build: Creates the env with its chain; called while the device exists, to which the env is
-            then moved. It is not closed.
-        subject: Title. Empty: the name of the env.
-        steps: Steps to count, after a warm-up of two.
-        load_policy: Returns the policy for the env. ``None``: random actions.
-        seed: Seed of the env. ``None``: not seeded.
-        planned: Run as rollouts run by default; otherwise step by step.
-
-    Raises:
-        TdxError: The env cannot be created on the device.
-
-    Example:
-        >>> from tdx import FiniteTensorDictCheck, PendulumEnv, TransformedEnv
-        >>> def build():
-        ...     return TransformedEnv(PendulumEnv(), FiniteTensorDictCheck())
-        >>> calls = count_device_calls(build)
-        >>> calls.lines[0].part, calls.lines[0].kind, calls.lines[0].per_step
-        ('0 FiniteTensorDictCheck', 'wait', 1.05)
+    ``build`` is called while the device exists, to which the env is then moved; the env is not
+    closed. ``steps`` are counted after a warm-up of two.
     """
     meter, steps_run = _PartMeter(), 0
 
@@ -259,10 +232,8 @@ def count_device_calls(
         if seed is not None:
             env.set_seed(seed)
         base, stages = flatten_chain(env)
-        level: EnvBase = env
-        while isinstance(level, TransformedEnv):
+        for level in list_transformed_envs(env):
             level.planned = planned
-            level = level.base_env
         name = subject or getattr(base, "_name", None) or type(base).__name__
         envs = max(env.batch_size.numel(), 1)
         try:

@@ -63,11 +63,9 @@ class BuiltinKind:
     factory: Callable[[Any], Stack]
 
     def accepts(self, target: object) -> bool:
-        """Return True if an object is an instance of one of the classes."""
         return isinstance(target, tuple(imported_classes(self.bases)))
 
     def open(self, target: object) -> Stack:
-        """Open an object."""
         return self.factory(target)
 
 
@@ -122,15 +120,6 @@ class CheckpointKind:
         )
 
     def open(self, target: Any, samples: Sequence[Mapping[str, object]] | None = None) -> Stack:
-        """Open a checkpoint or a dataset.
-
-        Args:
-            target: Its folder, or what was read from it.
-            samples: Recorded samples of a checkpoint. ``None``: drawn from its specs.
-
-        Raises:
-            ArgumentError: There are samples for a dataset.
-        """
         from tdx.stacks.checkpoints import Dataset, is_dataset, read_checkpoint, read_dataset
         from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
 

@@ -7,15 +7,26 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+from tensordict import is_tensor_collection
+from torch.nn.parameter import is_lazy
+
+from tdx.core import Tracer, stage_specs
+from tdx.core.chain import chain_stages, flatten_chain, flatten_stages
+from tdx.core.envs.done_flags import any_done
+from tdx.core.envs.policies import as_policy
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches
+from tdx.pipeline import format_stage
+from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, Stack, StackState, StageInfo
+from tdx.stacks.states import write_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tdx.core import StageSpecs, Tracer
+    from tdx.core import StageSpecs
     from tdx.core.meter import Meter
     from tdx.core.tracing.traces import Hook
     from tdx.core.transforms import Transform
@@ -31,15 +42,7 @@ _MAX_REPR = 100
 class NativeStack(Stack):
     """An env of tdx with its chain.
 
-    Args:
-        target: The env, transformed or not.
-        pipeline: Pipeline that the outermost stages come from, which shows them as it writes them.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, TransformedEnv
-        >>> stack = NativeStack(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum()))
-        >>> [stage.name for stage in stack.stages], len(stack.specs())
-        (['RewardSum'], 2)
+    The outermost stages are shown as ``pipeline`` writes them.
     """
 
     _repr_html_ = repr_html
@@ -52,18 +55,15 @@ class NativeStack(Stack):
 
     @property
     def chain_env(self) -> EnvBase | None:
-        """See :class:`~tdx.stacks.Stack`."""
         env: EnvBase = self.target
         return env
 
     @property
     def has_pipeline_rules(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return True
 
     @property
     def takes_env_settings(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return True
 
     def as_env(self) -> EnvBase:
@@ -74,17 +74,11 @@ class NativeStack(Stack):
     @property
     def name(self) -> str:
         """Id of the Gymnasium env before the chain, or the class name of another env."""
-        from tdx.core.chain import flatten_chain
-
         spec = getattr(self._gymnasium_env, "spec", None)
         return type(flatten_chain(self.target)[0]).__name__ if spec is None else str(spec.id)
 
     @property
     def stages(self) -> Sequence[StageInfo]:
-        """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain import chain_stages
-        from tdx.stacks.sources import class_location
-
         texts = format_stages(self.target, self._pipeline)
         return tuple(
             StageInfo(
@@ -111,9 +105,6 @@ class NativeStack(Stack):
     @property
     def _gymnasium_env(self) -> Any:
         """The env inside of all wrappers that a ``GymEnv`` steps. ``None``: another kind of env."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.sources import attributes_of
-
         base = flatten_chain(self.target)[0]
         inner = attributes_of(getattr(base, "original", base)).get("_env")
         if inner is None:
@@ -129,35 +120,25 @@ class NativeStack(Stack):
 
     @property
     def done_keys(self) -> Sequence[NestedKey]:
-        """See :class:`~tdx.stacks.Stack`."""
         return list(self.target.done_keys)
 
     @property
     def batch_locked(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return bool(self.target.batch_locked)
 
     def specs(self) -> Sequence[StageSpecs]:
-        """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core import stage_specs
-
         return stage_specs(self.target)
 
     def tracer(self, policy: Any = None) -> Tracer:
         """See :class:`~tdx.stacks.Stack`; the policy takes a TensorDict, as in ``rollout``."""
-        from tdx.core import Tracer
-
         return Tracer(self.target, policy)
 
     def driver(self, policy: object = None) -> NativeDriver:
-        """See :class:`~tdx.stacks.Stack`."""
         return NativeDriver(self.target, policy)
 
     @contextmanager
     def attach(self, on_trace: OnTrace) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`; records ``reset`` and ``step``, not ``rollout``."""
-        from tdx.core import Tracer
-
         tracer = Tracer(self.target)
 
         def run(phase: Hook, given: object, call: Callable[[], object]) -> object:
@@ -181,19 +162,14 @@ class NativeStack(Stack):
             yield
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.native_times import timed_env
 
         return timed_env(self.target, meter, all_wrappers=all_stages)
 
     def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
-        from torch.nn.parameter import is_lazy
-
-        from tdx.core.chain import chain_stages
-
         states: dict[int, dict[str, Tensor]] = {}
-        for index, stage in enumerate(chain_stages(self.target)):
+        for index, stage in enumerate(self._stateful_stages()):
             for name, value in (*stage.named_parameters(), *stage.named_buffers()):
                 # A lazy buffer gets its shape in the first step.
                 if not is_lazy(value):
@@ -201,7 +177,6 @@ class NativeStack(Stack):
         return states
 
     def observed_levels(self) -> ChainLevels:
-        """See :class:`~tdx.stacks.Stack`."""
         from tdx.stacks.native_levels import ChainLevels
 
         return ChainLevels(self.target)
@@ -212,26 +187,17 @@ class NativeStack(Stack):
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
+    def paused_learning(self) -> AbstractContextManager[object]:
         from tdx.stacks.native_levels import learning_switches
 
-        with Patches(learning_switches(self.state_owners())):
-            yield
+        return Patches(learning_switches(self.state_owners()))
 
     def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms."""
-        from tdx.core.chain import chain_stages
-
-        return [part for stage in chain_stages(self.target) for part in stage.modules()]
+        return [part for stage in self._stateful_stages() for part in stage.modules()]
 
     def load_state(self, state: StackState) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain import chain_stages
-        from tdx.stacks.states import write_tensor
-
-        stages = chain_stages(self.target)
+        stages = self._stateful_stages()
         return [
             f"{index}.{name}"
             for index, values in state.items()
@@ -239,35 +205,27 @@ class NativeStack(Stack):
             if index >= len(stages) or not write_tensor(stages[index], name, value)
         ]
 
+    def _stateful_stages(self) -> Sequence[nn.Module]:
+        """Return the stages, or what they run, with the state of each."""
+        return chain_stages(self.target)
+
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         return seed_run(self.target, seed)
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
 
 
 class NativeDriver:
-    """Resets and steps an env of tdx as ``rollout`` does.
-
-    Args:
-        env: The env.
-        policy: Policy of ``env.rollout``. ``None``: random actions.
-    """
+    """Resets and steps an env of tdx as ``rollout`` does."""
 
     def __init__(self, env: EnvBase, policy: object = None) -> None:
-        from tdx.core.envs.policies import as_policy
-
         self._env = env
         self._policy = env.rand_action if policy is None else as_policy(policy, env)
         self._current: Any = None
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
-        from tdx.core.envs.done_flags import any_done
-
         return self._current is None or any_done(self._current, self._env.done_keys)
 
     def reset(self, seed: int | None = None) -> None:
@@ -279,8 +237,6 @@ class NativeDriver:
 
     def step(self, action: object = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
-        from tensordict import is_tensor_collection
-
         current = self._current
         if action is None:
             current = self._policy(current)
@@ -295,23 +251,13 @@ def stage_arguments(stage: nn.Module) -> dict[str, object]:
     """Return the arguments that a transform was created with, as far as its attributes show them.
 
     Buffers are numbers or lists, and keys those of its properties.
-
-    Example:
-        >>> from tdx import RewardScaling
-        >>> stage_arguments(RewardScaling(0.0, 0.5))["scale"]
-        0.5
     """
-    from tdx.stacks.sources import constructor_arguments
-
     buffers = {name: _to_numbers(value) for name, value in stage._buffers.items()}
     return constructor_arguments(stage, None, buffers)
 
 
 def _to_numbers(value: Tensor | None) -> object:
     """Return a buffer as numbers, a float32 as the shortest one: 0.1 and not 0.10000000149."""
-    import torch
-    from torch.nn.parameter import is_lazy
-
     if value is None or is_lazy(value):
         return None
     if value.dtype is not torch.float32:
@@ -326,20 +272,8 @@ def format_stages(
 
     Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
 
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline. ``None``: all stages are those of the env.
-        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline, build_checked_env
-        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
-        >>> format_stages(build_checked_env(pipeline), pipeline)
-        ('RewardScaling(0.0, 0.1)',)
+    ``expanded`` lists the stages inside a ``Compose`` one by one, as a plan does.
     """
-    from tdx.core.chain import chain_stages, flatten_stages
-    from tdx.pipeline import format_stage
-
     stages = chain_stages(env)
     configs = () if pipeline is None else pipeline.transforms
     own = len(stages) - len(configs)
@@ -368,14 +302,7 @@ def _direction(stage: Transform) -> Direction:
 
 @contextmanager
 def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
-    """Seed the env and torch, and restore torch's generators afterwards; gradients are off.
-
-    Args:
-        env: Env.
-        seed: The seed. ``None``: do not seed.
-    """
-    import torch
-
+    """Seed the env and torch, and restore torch's generators afterwards; gradients are off."""
     devices = [env.main_device] if env.main_device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         if seed is not None:

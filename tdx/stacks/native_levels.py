@@ -29,9 +29,7 @@ class ChainLevels(Levels):
     change. So a trace of a chain compares references and versions of its tensors instead of copies
     (:mod:`tdx.core.tracing`), and a stage cannot be replayed by its own results alone.
 
-    Args:
-        env: Env with its chain.
-        inside: What steps the env inside, if that is an object of another library.
+    ``inside`` steps the env inside, if that is an object of another library.
     """
 
     def __init__(self, env: EnvBase, inside: Any = None) -> None:
@@ -61,7 +59,6 @@ class ChainLevels(Levels):
         return Part("stage", slot.level, type(slot.owner).__name__, lanes[slot.method])
 
     def base_entries(self, slot: Slot, result: TensorDictBase) -> RowEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         entries: RowEntries = {}
         for key in result.keys(True, True):
             value = result.get(key)
@@ -122,11 +119,6 @@ def build_action(env: EnvBase, entries: RowEntries, keys: Sequence[NestedKey]) -
     """Return the actions of an env from entries ``[R, ...]``.
 
     An index becomes one-hot where the env takes it so.
-
-    Args:
-        env: Env with its chain.
-        entries: Values by key.
-        keys: Its action keys.
     """
     size = torch.Size(env.batch_size)
     count = max(size.numel(), 1)
@@ -152,9 +144,6 @@ def learning_switches(stages: Sequence[object]) -> list[tuple[object, str, objec
     """Return the changes that stop the updates of running statistics.
 
     A normalizer without statistics yet is left out: it cannot run frozen.
-
-    Args:
-        stages: Transforms.
     """
     changes: list[tuple[Any, str, Any]] = []
     for stage in stages:

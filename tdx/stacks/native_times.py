@@ -44,15 +44,7 @@ from tdx.stacks.observe import check_threads, timed_levels
 def _attach_to_wrappers(
     env: EnvBase, meter: Meter, patches: Patches, opened: ExitStack, *, thin: bool
 ) -> None:
-    """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
-
-    Args:
-        env: Env with its chain.
-        meter: Meter that measures the calls.
-        patches: Undo the changes afterwards.
-        opened: Ends the measurement of wrappers afterwards.
-        thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
-    """
+    """Measure the Gymnasium envs and wrappers inside an env, without tdx's conversion."""
     base = flatten_chain(env)[0]
     for wrapper in _iterate_gym_envs(base):
         inner = wrapper._env
@@ -86,11 +78,6 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
 
     There are none if the results stay on the host.
-
-    Args:
-        base: Env below all chains.
-        meter: Meter that measures the calls.
-        patches: Undo the changes afterwards.
     """
     if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
@@ -111,20 +98,13 @@ CHAIN_PART = engine_part("chain")
 def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
     """Measure every call of an env and its chain in a block.
 
-    Args:
-        env: Env with its chain.
-        meter: Meter that measures the calls.
-        all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
-            no others.
-
-    Raises:
-        ArgumentError: The env is being measured already.
-        EnvError: Several threads stepped the env, so the times are not those of its stages.
+    ``all_wrappers`` includes the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
+    no others.
     """
     if env.meter is not None:
         raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
     threads: set[int] = set()
-    levels = _list_levels(env)
+    levels = list_transformed_envs(env)
     base = levels[-1].base_env if levels else env
     try:
         with Patches() as patches, ExitStack() as opened:
@@ -142,12 +122,7 @@ def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iter
 
 @contextmanager
 def timed_chain(chain: Transform, meter: Meter) -> Iterator[None]:
-    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage.
-
-    Args:
-        chain: The chain.
-        meter: Meter that measures the calls.
-    """
+    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage."""
     with Patches() as patches:
         for index, stage in enumerate(flatten_stages((chain,))):
             name = type(stage).__name__
@@ -162,7 +137,7 @@ def timed_chain(chain: Transform, meter: Meter) -> Iterator[None]:
         yield
 
 
-def _list_levels(env: EnvBase) -> list[TransformedEnv]:
+def list_transformed_envs(env: EnvBase) -> list[TransformedEnv]:
     """List the transformed envs inside each other, outermost first."""
     levels = []
     while isinstance(env, TransformedEnv):
@@ -192,7 +167,7 @@ def _attach_to_env(
         patches.put(slot.owner, slot.name, meter.timed(levels.part(slot), original, steps))
         if slot.level >= 0 and slot.method == "step":
             _attach_to_kernels(slot.owner, levels.part(slot), meter, patches)
-    for level in reversed(_list_levels(env)):
+    for level in reversed(list_transformed_envs(env)):
         level.measure_with(meter)
     for name, part in (
         ("rollout", ROLLOUT_PART),
@@ -206,7 +181,7 @@ def _attach_to_env(
     iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
-    for inner in (base, *_list_levels(env)):
+    for inner in (base, *list_transformed_envs(env)):
         _note_threads(inner, patches, threads)
 
 
@@ -228,13 +203,7 @@ def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
 def _timed_iter_rollout(
     function: Callable[..., Iterator[object]], meter: Meter, threads: set[int]
 ) -> Callable[..., object]:
-    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
-
-    Args:
-        function: ``iter_rollout`` of the env.
-        meter: Meter that measures the calls.
-        threads: Receives the ids of the threads that run the chunks.
-    """
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller."""
 
     def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)

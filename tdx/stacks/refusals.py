@@ -87,9 +87,7 @@ def imported_classes(names: Iterable[str]) -> Iterator[type]:
 def unsupported_error(target: object, hint: str | None = None) -> ArgumentError:
     """Return the error for an unsupported object.
 
-    Args:
-        target: The object.
-        hint: What to do, unless the object is of a known class.
+    ``hint`` is for objects whose class is not known.
     """
     steps = (
         step for base, step in _NEXT_STEPS if isinstance(target, tuple(imported_classes((base,))))

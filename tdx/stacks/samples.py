@@ -9,7 +9,7 @@ compared and measured as the wrappers of Gymnasium are.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,12 +43,7 @@ StageArrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What samples and actions are at one place of a pipeline.
-
-    Args:
-        observation: Spaces of the arrays of a sample.
-        action: Spaces of those of an action.
-    """
+    """What samples and actions are at one place of a pipeline."""
 
     observation: Mapping[str, Box]
     action: Mapping[str, Box] = field(default_factory=dict)
@@ -70,9 +65,8 @@ class Part:
     def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
         """Take what belongs to the next sample, before :meth:`forward`.
 
-        Args:
-            action: The action of the step, as the part inside got it; ``None`` for a reset.
-            info: What the source tells beside the sample.
+        ``action`` is that of the step, as the part inside got it, and ``None`` for a reset;
+        ``info`` is what the source tells beside the sample.
         """
 
     def forward(self, sample: Sample) -> Sample:
@@ -144,13 +138,7 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
 
 
 def draw_box(box: Box, rng: np.random.Generator) -> NDArray[Any]:
-    """Draw an array from its bounds, or from a standard normal distribution without bounds.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> draw_box(Box(5, 6, (2,), np.float64), rng).round(2).tolist()
-        [5.64, 5.27]
-    """
+    """Draw an array from its bounds, or from a standard normal distribution without bounds."""
     if box.is_bounded():
         drawn = box.low + rng.random(box.shape) * (box.high.astype(np.float64) - box.low)
     else:
@@ -179,14 +167,7 @@ def _space(boxes: Mapping[str, Box]) -> Any:
 
 
 class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
-    """Applies a part to the samples and actions that pass it.
-
-    Args:
-        env: The source, or the part before this one.
-        part: The part.
-        index: Index of its stage.
-        spaces: After the part.
-    """
+    """Applies a part to the samples and actions that pass it."""
 
     def __init__(self, env: Any, part: Part, index: int, spaces: Spaces) -> None:
         super().__init__(env)
@@ -199,24 +180,20 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Sample, dict[str, Any]]:
-        """Return the first sample after the part."""
         sample, info = self.env.reset(seed=seed, options=options)
         self.part.prepare(None, info)
-        return self._forward(sample), info
+        return self._apply(self.part.forward, sample), info
 
     def step(self, action: Sample) -> tuple[Sample, Any, bool, bool, dict[str, Any]]:
-        """Return the next sample after the part."""
-        try:
-            inner = self.part.inverse(action)
-        except TdxError as error:
-            raise error.at(stage=self._index, transform=self.part.name) from None
+        inner = self._apply(self.part.inverse, action)
         sample, reward, terminated, truncated, info = self.env.step(inner)
         self.part.prepare(inner, info)
-        return self._forward(sample), reward, terminated, truncated, info
+        sample = self._apply(self.part.forward, sample)
+        return sample, reward, terminated, truncated, info
 
-    def _forward(self, sample: Sample) -> Sample:
+    def _apply(self, function: Callable[[Sample], Sample], sample: Sample) -> Sample:
         try:
-            return self.part.forward(sample)
+            return function(sample)
         except TdxError as error:
             raise error.at(stage=self._index, transform=self.part.name) from None
 
@@ -228,16 +205,13 @@ class _PartLevel(Level):
 
     @property
     def name(self) -> str:
-        """See :class:`~tdx.stacks.gymnasium.levels.Level`."""
         return self.owner.part.name if self.index >= 0 else self.env_name
 
     @property
     def env_name(self) -> str:
-        """See :class:`~tdx.stacks.gymnasium.levels.Level`."""
         return "samples"
 
     def info(self) -> StageInfo:
-        """See :class:`~tdx.stacks.gymnasium.levels.Level`."""
         if self.index < 0:
             return StageInfo(-1, self.name)
         part: Part = self.owner.part
@@ -256,25 +230,20 @@ class _SampleLevels(WrapperLevels):
     """Levels whose results are samples: entries by key, without rewards and flags."""
 
     def given_entries(self, index: int, given: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return _entries(given)
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return _entries(returned[0])
 
     def complete_reset(
         self, index: int, entries: LevelEntries, current: LevelEntries
     ) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return entries
 
     def has_same_entries(self, one: int, other: int, *, of_actions: bool) -> bool:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return True
 
     def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[NestedKey]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         old = _entries(event.previous)
         return [
             key
@@ -313,12 +282,7 @@ def _specs(space: Any) -> Composite:
 class SampleStack(LevelStack):
     """A data pipeline without an env.
 
-    Args:
-        target: What the user passed.
-        parts: Its parts, the one that gets the samples first.
-        spaces: What samples and actions are before the parts and after each of them.
-        samples: The samples. ``None``: draw them.
-        source: What returns the samples, if it is another one.
+    The first part gets the samples first. ``spaces`` are those before the parts and after each.
     """
 
     kind = "samples"
@@ -369,7 +333,6 @@ class SampleStack(LevelStack):
         return super().sample_action()
 
     def encode_action(self, entries: RowEntries) -> Sample:
-        """See :class:`~tdx.stacks.Stack`."""
         return {
             key: fit(None if (value := entries.get(key)) is None else value[0], box.shape)
             .numpy()
@@ -378,7 +341,6 @@ class SampleStack(LevelStack):
         }
 
     def state(self) -> StackState:
-        """See :class:`~tdx.stacks.Stack`."""
         states = {
             index: {name: torch.from_numpy(array.copy()) for name, array in part.state().items()}
             for index, part in enumerate(self.parts)
@@ -386,7 +348,6 @@ class SampleStack(LevelStack):
         return {index: state for index, state in states.items() if state}
 
     def state_owners(self) -> Sequence[object]:
-        """See :class:`~tdx.stacks.Stack`."""
         return [owner for part in self.parts for owner in part.owners()]
 
     def load_state(self, state: StackState) -> Sequence[str]:

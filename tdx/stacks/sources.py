@@ -14,12 +14,7 @@ _SKIPPED = ("self", "env", "venv", "env_fns")
 
 
 def class_location(kind: type) -> str | None:
-    """Return ``file:line`` of a class, relative to the current folder; ``None`` without source.
-
-    Example:
-        >>> class_location(Path).rpartition("/")[2].startswith("pathlib")
-        True
-    """
+    """Return ``file:line`` of a class, relative to the current folder; ``None`` without source."""
     if kind not in _sources:
         # Parsing the source of the module takes milliseconds.
         try:
@@ -47,11 +42,8 @@ def constructor_arguments(
 ) -> dict[str, object]:
     """Return the arguments that a stage was created with, as far as they are known.
 
-    Args:
-        owner: The stage.
-        recorded: Arguments that the library recorded. ``None``: read the attributes that are named
-            like the parameters of the constructor, with or without an underscore.
-        further: Further attributes, which are not in its ``__dict__``.
+    If the library recorded none, they are the attributes that are named like the parameters of the
+    constructor, with or without an underscore; ``further`` ones are not in its ``__dict__``.
     """
     if recorded is not None:
         return {name: value for name, value in recorded.items() if name not in _SKIPPED}

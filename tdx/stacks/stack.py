@@ -65,12 +65,7 @@ _MAX_LENGTH = 40
 
 
 def format_argument(value: object) -> str:
-    """Return an argument as a short text.
-
-    Example:
-        >>> format_argument(len), format_argument(0.5)
-        ('len', '0.5')
-    """
+    """Return an argument as a short text."""
     if callable(value):
         return str(getattr(value, "__name__", type(value).__name__))
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
@@ -285,7 +280,7 @@ class Stack(Protocol):
         """
         return next(iter(entries.values()))
 
-    def paused_learning(self) -> AbstractContextManager[None]:
+    def paused_learning(self) -> AbstractContextManager[object]:
         """Stop the updates of running statistics in a block, where the stages have a switch."""
         return nullcontext()
 
@@ -315,11 +310,6 @@ class Stack(Protocol):
 
 
 def is_stack(target: object) -> TypeGuard[Stack]:
-    """Return True if an object has the methods of a stack; none of them is called.
-
-    Example:
-        >>> is_stack(3)
-        False
-    """
+    """Return True if an object has the methods of a stack; none of them is called."""
     kind = type(target)
     return all(callable(getattr(kind, name, None)) for name in ("specs", "attach", "measure"))

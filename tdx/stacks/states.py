@@ -28,9 +28,7 @@ class StateKeeper:
     Arrays, lists, deques, dicts and plain objects keep their identity, so that statistics that two
     envs share stay shared.
 
-    Args:
-        owners: Objects to remember; envs inside them are left out.
-        generators: True to restore random generators as well.
+    Envs inside the owners are left out.
     """
 
     def __init__(self, owners: Iterable[object], *, generators: bool = True) -> None:
@@ -41,7 +39,6 @@ class StateKeeper:
             self._keep(owner, 0)
 
     def restore(self) -> None:
-        """Write everything back."""
         for undo in reversed(self._restore):
             undo()
 
@@ -137,13 +134,7 @@ def _replace_attributes(own: dict[str, object], kept: Mapping[str, object]) -> N
 
 
 def write_number(owner: object, path: str, value: Tensor) -> bool:
-    """Write a tensor to an attribute of an object, such as ``obs_rms.mean``; False if missing.
-
-    Args:
-        owner: The object.
-        path: Names of attributes or keys, with dots.
-        value: The new value.
-    """
+    """Write a tensor to an attribute of an object, such as ``obs_rms.mean``; False if missing."""
     *parents, last = path.split(".")
     target = owner
     for name in parents:
@@ -186,13 +177,7 @@ def _like(old: object, value: Tensor) -> object:
 
 
 def write_tensor(stage: Any, name: str, value: Tensor) -> bool:
-    """Write a tensor to a buffer, parameter or entry of a transform; False if it does not exist.
-
-    Args:
-        stage: The transform.
-        name: Name in :meth:`tdx.Stack.state`.
-        value: The new value.
-    """
+    """Write a tensor to a buffer, parameter or entry of a transform; False if it does not exist."""
     module, _, last = name.rpartition(".")
     owner = stage
     for part in module.split(".") if module else ():

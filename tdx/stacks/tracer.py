@@ -46,11 +46,7 @@ class Driver(Protocol):
 
 
 class _UnrecordedError(Exception):
-    """Nothing was recorded in a call.
-
-    Args:
-        error: The error to raise if the end of the block has no other.
-    """
+    """Nothing was recorded in a call."""
 
     def __init__(self, error: EnvError) -> None:
         super().__init__()

@@ -61,7 +61,7 @@ def test_commands(tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "episode" not in report
     result = tdx("inspect", "plan", "data_pipelines.py:train", "--allow-code")
     assert result.code == 2
-    assert "train() returned a data pipeline, which has no env" in result.err
+    assert "train() returned an object of type list, which is a data pipeline" in result.err
     result = tdx("inspect", "values", "data_pipelines.py:train", *options[1:])
     assert result.code != 0
     assert "--allow-code" in result.err

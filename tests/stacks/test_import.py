@@ -155,7 +155,7 @@ def test_other_wrappers_are_equal(make: Make, names: list[str]) -> None:
     found = converted(make, steps=60)
     assert found.is_equal, proofs(found)
     assert [stage.name for stage in found.pipeline.transforms] == names
-    assert not any(stage.is_missing for stage in found.stages)
+    assert not any(stage.missing for stage in found.stages)
 
 
 def test_entries_of_a_dict_are_selected() -> None:
@@ -197,7 +197,7 @@ def test_subclass_of_a_wrapper_is_not_taken_for_the_wrapper() -> None:
             return 2 * reward
 
     found = converted(lambda: wrappers.ClipReward(Clipped(pendulum(), -1.0), -1.0), steps=5)
-    assert found.stages[7].is_missing
+    assert found.stages[7].missing
     assert not found.has_difference
     assert not found.is_equal
 
@@ -243,7 +243,7 @@ def test_stages_that_do_not_fit_without_the_missing_one_are_left_out() -> None:
         return wrappers.ClipReward(wrappers.FlattenObservation(env), -1.0)
 
     found = converted(make, steps=30)
-    assert [stage.name for stage in found.stages if stage.is_missing] == [
+    assert [stage.name for stage in found.stages if stage.missing] == [
         *("TransformObservation", "FlattenObservation")
     ]
     assert stages(found) == ["RewardClipping(clamp_min=-1.0, clamp_max=None)"]

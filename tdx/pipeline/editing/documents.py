@@ -27,11 +27,7 @@ from tdx.pipeline.model import Pipeline
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write plain data atomically, readable by this user only.
-
-    Raises:
-        StorageError: It cannot be written there, or ``path`` is a link.
-    """
+    """Write plain data atomically, readable by this user only."""
     text = json.dumps(document, separators=(",", ":"))
     try:
         with report_write_errors(path, "TDX_STATE_DIR names another place", kind=StorageError):
@@ -81,20 +77,7 @@ class ChangedOnDiskError(StorageError):
 
 
 class Document:
-    """A pipeline file that is edited; detects changes on disk.
-
-    Args:
-        path: Path of the file.
-        base: Text at the last read or write. ``None``: not written yet.
-
-    Example:
-        >>> import tempfile
-        >>> from tdx.pipeline import Pipeline
-        >>> document = Document(Path(tempfile.mkdtemp()) / "a.yaml")
-        >>> document.save(Pipeline.of("Pendulum-v1"))
-        >>> document.disk_state()
-        'same'
-    """
+    """A pipeline file that is edited; detects changes on disk."""
 
     def __init__(self, path: str | Path, base: str | None = None) -> None:
         self.path = Path(path)
@@ -104,11 +87,6 @@ class Document:
 
     @classmethod
     def load(cls, path: str | Path) -> tuple[Document, Pipeline]:
-        """Load a file and its pipeline.
-
-        Raises:
-            PipelineError: It cannot be read, or is not a pipeline.
-        """
         if Path(path).exists() and not Path(path).is_file():
             # Reading a pipe would block until something is written to it.
             raise PipelineError(f"{path} is not a regular file", hint="name a pipeline file")
@@ -150,10 +128,8 @@ class Document:
     def save(self, pipeline: Pipeline, *, force: bool = False) -> None:
         """Write the pipeline to the file and keep its comments.
 
-        Args:
-            pipeline: Pipeline to write.
-            force: Overwrite a file that was changed by another program or exists already; comments
-                on disk are kept.
+        ``force`` overwrites a file that was changed by another program or exists already; comments
+        on disk are kept.
 
         Raises:
             ChangedOnDiskError: Another program changed the file, and ``force`` is false.
@@ -231,16 +207,7 @@ MAX_RECENT = 30
 
 
 class RecentFiles:
-    """List of recently used pipeline files, shared by all apps of this user.
-
-    Example:
-        >>> import tempfile
-        >>> recent = RecentFiles(Path(tempfile.mkdtemp()) / "recent.json")
-        >>> recent.add("/tmp/a.yaml"), recent.add("/tmp/b.yaml"), recent.add("/tmp/a.yaml")
-        (None, None, None)
-        >>> [file.name for file in recent.all()]
-        ['a.yaml', 'b.yaml']
-    """
+    """List of recently used pipeline files, shared by all apps of this user."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or state_path() / RECENT_FILE
@@ -253,11 +220,7 @@ class RecentFiles:
             return []
 
     def _read(self) -> list[Path]:
-        """Return the files; a damaged list is set aside.
-
-        Raises:
-            UnreadableError: The system cannot read the list.
-        """
+        """Return the files; a damaged list is set aside."""
         try:
             names = read_json(self.path)
         except UnreadableError:
@@ -295,12 +258,7 @@ class Preset:
 
 
 def list_presets() -> tuple[Preset, ...]:
-    """List the sample pipelines by name, of an installed package or a checkout.
-
-    Example:
-        >>> "pendulum" in [preset.name for preset in list_presets()]
-        True
-    """
+    """List the sample pipelines by name, of an installed package or a checkout."""
     package = Path(__file__).parents[2]
     folders = (package / SAMPLES_FOLDER, package.parent / SAMPLES_FOLDER)
     folder = next(filter(Path.is_dir, folders), None)

@@ -22,16 +22,7 @@ class DraftChange:
 
 
 class Editor:
-    """A draft with undo history.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum")))
-        >>> editor.apply("remove RewardSum", editor.draft.remove(0))
-        True
-        >>> editor.undo().label, len(editor.draft.stages)
-        ('remove RewardSum', 1)
-    """
+    """A draft with undo history."""
 
     def __init__(self, draft: Draft | None = None) -> None:
         self.draft = draft or Draft()
@@ -64,10 +55,7 @@ class Editor:
     def apply(self, label: str, draft: Draft, merge: str | None = None) -> bool:
         """Replace the draft by the result of an edit.
 
-        Args:
-            label: Description of the edit.
-            draft: Result of the edit.
-            merge: Consecutive edits with the same value are undone together, until :meth:`seal`.
+        Consecutive edits with the same value of ``merge`` are undone together, until :meth:`seal`.
 
         Returns:
             True if the draft changed.
@@ -110,14 +98,12 @@ class Editor:
         return change
 
     def load(self, draft: Draft) -> None:
-        """Replace the draft and clear the history."""
         self._done.clear()
         self._undone.clear()
         self._set(draft)
         self._saved = draft
 
     def mark_saved(self) -> None:
-        """Mark the current draft as saved."""
         self._saved = self.draft
         self._open = False
 
@@ -135,13 +121,7 @@ class Editor:
     def restore(
         self, saved: Draft, done: Sequence[DraftChange], undone: Sequence[DraftChange]
     ) -> None:
-        """Set the history around the current draft.
-
-        Args:
-            saved: Draft that counts as saved.
-            done: Edits that can be undone, oldest first.
-            undone: Edits that can be redone; the last one is redone first.
-        """
+        """Set the history around the current draft."""
         self._saved, self._done, self._undone = saved, list(done), list(undone)
         self._open = False
 
@@ -156,9 +136,7 @@ MAX_DESCRIBED = 3
 def list_changes(before: Draft, after: Draft) -> list[str]:
     """List every difference: ``remove CatFrames``, ``N of CatFrames``, ``move Resize``.
 
-    Args:
-        before: Earlier draft.
-        after: Later draft; stages with equal numbers are the same stage.
+    Stages with equal numbers are the same stage.
 
     Example:
         >>> from tdx.pipeline import Pipeline

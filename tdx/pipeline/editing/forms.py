@@ -39,35 +39,21 @@ _UNQUOTED_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One field of a form.
-
-    Args:
-        name: Name of the argument.
-        kind: Kind of input: text, a switch, a choice, or keys of the env.
-        type: Accepted type as a phrase, without values that cannot be typed.
-        short_type: Accepted type in a word or two.
-        help: Description.
-        text: Current value; empty if not set.
-        default: Value if the field is empty. ``None``: required.
-        choices: Values to choose from.
-        completions: Completions of a longer text.
-        many: Whether several keys are accepted.
-    """
+    """One field of a form."""
 
     name: str
     kind: FieldKind
-    type: str
+    type: str  # Accepted type as a phrase, without values that cannot be typed.
     help: str
-    text: str
-    default: str | None
+    text: str  # Current value; empty if not set.
+    default: str | None  # None: required.
     choices: tuple[str, ...] = ()
-    completions: tuple[str, ...] = ()
-    many: bool = True
-    short_type: str = ""
+    completions: tuple[str, ...] = ()  # Of a longer text than a choice.
+    many: bool = True  # Whether several keys are accepted.
+    short_type: str = ""  # The type in a word or two.
 
     @property
     def required(self) -> bool:
-        """True if a value is required."""
         return self.default is None
 
 
@@ -75,11 +61,6 @@ def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
     """List the fields of a stage from the declaration of its transform; empty for Python code.
 
     Optional arguments whose values cannot be typed have no field.
-
-    Example:
-        >>> field = list_stage_fields(StageConfig("StepCounter", (200,)))[0]
-        >>> field.name, field.text
-        ('max_steps', '200')
     """
     info = load_catalog().find(stage.name)
     if info is None:
@@ -97,9 +78,6 @@ def fill_arguments(stage: StageConfig, text: str) -> StageConfig:
     """Set arguments of a stage from words: values in order, or ``name=value``.
 
     Values need no quotes, and no spaces inside unless in brackets or quotes.
-
-    Raises:
-        TdxError: A value is invalid, an argument is unknown, or there are too many values.
 
     Example:
         >>> fill_arguments(StageConfig("CatFrames"), "4 -3 in_keys=pixels").kwargs
@@ -138,9 +116,6 @@ def split_words(text: str) -> list[str]:
 def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
     """Set an argument of a stage from typed text; empty text removes it.
 
-    Raises:
-        TdxError: The text is not a valid value.
-
     Example:
         >>> set_argument(StageConfig("CatFrames"), "in_keys", "pixels, depth").kwargs
         {'in_keys': ('pixels', 'depth')}
@@ -170,11 +145,7 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
 
 
 def parse_argument(declared: Type, text: str) -> Value:
-    """Parse typed text; quotes and brackets may be omitted where that is unambiguous.
-
-    Raises:
-        PipelineError: It cannot be parsed.
-    """
+    """Parse typed text; quotes and brackets may be omitted where that is unambiguous."""
     text = text.strip()
     names = {option.name for option in declared.options}
     # Keys in brackets without quotes: [pixels, agents.pixels].
@@ -223,11 +194,7 @@ def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
 
 
 def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
-    """Set a setting of an env from typed text; empty text resets it.
-
-    Raises:
-        TdxError: The text is not a valid value.
-    """
+    """Set a setting of an env from typed text; empty text resets it."""
     from tdx.pipeline.conversions import from_flags, to_flags
     from tdx.pipeline.model import Pipeline
 

@@ -32,21 +32,13 @@ _NO_ENV = "none"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """State of an editing session.
-
-    Args:
-        draft: Current draft.
-        saved: Draft in the file.
-        done: Edits that can be undone, oldest first.
-        undone: Edits that can be redone; the last one is redone first.
-        base: Text of the file at the last read or write. ``None``: no file.
-    """
+    """State of an editing session."""
 
     draft: Draft
-    saved: Draft
-    done: tuple[DraftChange, ...] = ()
-    undone: tuple[DraftChange, ...] = ()
-    base: str | None = None
+    saved: Draft  # Draft in the file.
+    done: tuple[DraftChange, ...] = ()  # Edits that can be undone, oldest first.
+    undone: tuple[DraftChange, ...] = ()  # Edits that can be redone; the last one is redone first.
+    base: str | None = None  # Text of the file at the last read or write. None: no file.
 
     @classmethod
     def of(cls, editor: Editor, base: str | None = None) -> Session:
@@ -55,16 +47,7 @@ class Session:
 
 
 def session_to_json(session: Session) -> dict[str, Any]:
-    """Convert a session to plain data; a stage shared by many drafts is written once.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
-        >>> _ = editor.apply("remove RewardSum", editor.draft.remove(0))
-        >>> document = session_to_json(Session.of(editor))
-        >>> [stage[1] for stage in document["stages"]], session_from_json(document).done[0].label
-        (['StepCounter', 'RewardSum'], 'remove RewardSum')
-    """
+    """Convert a session to plain data; a stage shared by many drafts is written once."""
 
     def head_to_json(head: DraftHead) -> list[str]:
         env, policy, rollout = head
@@ -160,11 +143,7 @@ def _parse_session(document: Mapping[str, Any]) -> Session:
 
 
 class _IndexedList:
-    """List of objects that are written once each and referred to by index.
-
-    Args:
-        data: Converts an object to plain data.
-    """
+    """List of objects that are written once each and referred to by index."""
 
     def __init__(self, data: Callable[[Any], Any]) -> None:
         self.written: list[Any] = []
@@ -189,16 +168,10 @@ MAX_SESSIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """A session left by an app that has ended.
-
-    Args:
-        session: The session.
-        when: Time of the last save, in seconds since 1970.
-        path: Its file.
-    """
+    """A session left by an app that has ended."""
 
     session: Session
-    when: float
+    when: float  # Of the last save, in seconds since 1970.
     path: Path
 
     @property
@@ -226,9 +199,6 @@ class SessionStore:
 
     A kernel lock, held while the app runs, distinguishes sessions of running apps from sessions
     left behind, however the app ended.
-
-    Args:
-        folder: Folder of the files. ``None``: in the state folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -239,11 +209,7 @@ class SessionStore:
         self._writing = threading.Lock()
 
     def keep(self, session: Session) -> None:
-        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write the session of this app; does nothing after :meth:`leave`. Thread-safe."""
         with self._writing:
             if self._left:
                 return
@@ -252,7 +218,6 @@ class SessionStore:
             write_json(self._path, {"when": time.time(), "session": session_to_json(session)})
 
     def forget(self) -> None:
-        """Remove the session of this app."""
         with self._writing:
             self._remove(self._path)
 
@@ -303,7 +268,6 @@ class SessionStore:
         return True
 
     def discard(self, left: SavedSession) -> None:
-        """Remove a session that was left."""
         self._remove(left.path)
         with suppress(OSError):
             self._lock_of(left.path).unlink()

@@ -108,19 +108,12 @@ def stage_identity(stage: StageConfig) -> str:
 
 @dataclass(eq=False)
 class StageLines:
-    """Lines of one stage.
+    """Lines of one stage."""
 
-    Args:
-        enabled: Whether the stage runs; a disabled stage is a comment.
-        lead: The comment directly above it.
-        body: The stage itself.
-        comment: Comment after a disabled stage.
-    """
-
-    enabled: bool
-    lead: list[str]
+    enabled: bool  # A disabled stage is a comment.
+    lead: list[str]  # The comment directly above it.
     body: list[str]
-    comment: str = ""
+    comment: str = ""  # Comment after a disabled stage.
 
     @classmethod
     def new(cls, stage: StageConfig, enabled: bool, indent: int) -> StageLines:
@@ -149,23 +142,15 @@ class StageLines:
 
 @dataclass
 class ChainLines:
-    """The text of a pipeline file, split at the stages, disabled ones included.
+    """The text of a pipeline file, split at the stages, disabled ones included."""
 
-    Args:
-        before: Lines above the first stage; ``transforms:`` is one of them.
-        key: Index of that line.
-        stages: The stages.
-        gaps: Lines between two stages that belong to neither, such as blank lines.
-        after: Lines below the last stage.
-        indent: Column of the dashes.
-    """
-
-    before: list[str]
-    key: int
+    before: list[str]  # Lines above the first stage; transforms: is one of them.
+    key: int  # Index of that line.
     stages: list[StageLines] = field(default_factory=list)
+    # Lines between two stages that belong to neither, such as blank ones.
     gaps: list[list[str]] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    indent: int = 2
+    after: list[str] = field(default_factory=list)  # Lines below the last stage.
+    indent: int = 2  # Column of the dashes.
 
     @classmethod
     def split(cls, text: str) -> ChainLines | None:
@@ -288,13 +273,7 @@ _COMMENT_START = re.compile(r"\s+#\s*")
 
 @dataclass(frozen=True, slots=True)
 class _DisabledLine:
-    """Line of a disabled stage.
-
-    Args:
-        number: Line number, from 1.
-        stage: The stage.
-        comment: Comment after it.
-    """
+    """Line of a disabled stage."""
 
     number: int
     stage: StageConfig
@@ -374,7 +353,6 @@ def _extract_comments(body: list[str]) -> list[str]:
 
 
 def _append_comment(lines: list[str], comment: str) -> list[str]:
-    """Append a comment to the first line of a stage."""
     return [f"{lines[0]}  # {comment}", *lines[1:]] if comment else lines
 
 
@@ -430,10 +408,6 @@ ALL_CODES = "TDX"
 
 def read_ignored_codes(text: str, starts: Sequence[int]) -> list[tuple[str, ...]]:
     """Return the codes that comments switch off for each stage.
-
-    Args:
-        text: Text of the file.
-        starts: Line of each stage, from 1, in order.
 
     Example:
         >>> read_ignored_codes("- RewardSum  # tdx: ignore[TDX422, TDX49]", [1])

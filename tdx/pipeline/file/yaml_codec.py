@@ -53,11 +53,7 @@ _PROBLEM_HINTS = {
 
 
 def load_yaml(text: str) -> Any:
-    """Load a document as ruamel's containers, which keep comments and lines.
-
-    Raises:
-        PipelineError: The text is not valid YAML; the error has line and column, from 1.
-    """
+    """Load a document as ruamel's containers, which keep comments and lines."""
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if len(text) > MAX_PIPELINE_BYTES:
@@ -252,9 +248,6 @@ _MAX_DEPTH = 50
 
 def decode(node: object) -> Value:
     """Convert a loaded YAML node to a value.
-
-    Raises:
-        PipelineError: The node has a type that pipelines do not use, such as a date.
 
     Example:
         >>> decode({"shape": [3], "spec": "Unbounded(shape=(3,))", "text": "='f(x)'"})["text"]

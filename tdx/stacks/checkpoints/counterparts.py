@@ -41,23 +41,15 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.
 
 @dataclass(frozen=True, slots=True)
 class StepCounterpart:
-    """What a step of a checkpoint becomes.
+    """What a step of a checkpoint becomes."""
 
-    Args:
-        transforms: Its transforms, the one nearest to the robot first; or why it has none.
-        is_text: True if it maps the instruction only, so that the other steps do not need it.
-    """
-
+    # The one nearest to the robot first; or why there is none.
     transforms: tuple[Transform, ...] | Missing
-    is_text: bool = False
+    is_text: bool = False  # It maps the instruction only, so that the other steps do not need it.
 
 
 def find_counterparts(checkpoint: Checkpoint) -> tuple[StepCounterpart, ...]:
-    """Return the counterpart of each step, from the robot to the policy.
-
-    Args:
-        checkpoint: Its steps are in the order of :attr:`Checkpoint.stages`.
-    """
+    """Return the counterpart of each step, from the robot to the policy."""
     specs = trace_specs(checkpoint)
     found = []
     for (processor, step), (observations, _), after in zip(

@@ -41,17 +41,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class DatasetFeature:
-    """A feature of a dataset.
+    """A feature of a dataset."""
 
-    Args:
-        dtype: Such as ``float32``, ``video`` or ``image``.
-        shape: Shape of one step; images are ``(H, W, C)``.
-        names: Names of its numbers, such as joints; empty if there are none.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    names: tuple[str, ...] = ()
+    dtype: str  # Such as float32, video or image.
+    shape: tuple[int, ...]  # Of one step; images are (H, W, C).
+    names: tuple[str, ...] = ()  # Of its numbers, such as joints; empty if there are none.
 
     @property
     def is_image(self) -> bool:
@@ -115,18 +109,10 @@ class Dataset:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Keys of the images and videos."""
         return tuple(key for key, feature in self.features.items() if feature.is_image)
 
     def only(self, key: str) -> Dataset:
-        """Return the dataset restricted to one feature, so that nothing else is read.
-
-        Args:
-            key: Numeric feature of observations and actions, or an image.
-
-        Raises:
-            KeyNotFoundError: The dataset has no such feature.
-        """
+        """Return the dataset restricted to one feature, so that nothing else is read."""
         known = [*self.vectors, *self.images]
         if key not in known:
             hint = did_you_mean(key, known, f"the features are {', '.join(known)}")
@@ -136,15 +122,7 @@ class Dataset:
 
 
 class DatasetSamples(Sequence[Mapping[str, Array]]):
-    """The steps of a dataset as samples, without images; one part of the data is in memory.
-
-    Args:
-        dataset: The dataset.
-
-    Raises:
-        MissingPackageError: pyarrow is not installed.
-        StorageError: A file cannot be read, or the dataset has no steps or no numeric features.
-    """
+    """The steps of a dataset as samples, without images; one part of the data is in memory."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -198,9 +176,6 @@ def merge(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return the statistics of several episodes together; quantiles have no exact merge.
 
     The variance is that of the law of total variance.
-
-    Args:
-        parts: Statistics of each, with ``count``.
     """
     if not all({"mean", "std", "count"} <= part.keys() for part in parts):
         return {}
@@ -218,11 +193,7 @@ def merge(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 class RunningStatistics:
-    """Mean, standard deviation, extremes and quantiles of rows, in bounded memory.
-
-    Args:
-        width: Numbers in a row.
-    """
+    """Mean, standard deviation, extremes and quantiles of rows, in bounded memory."""
 
     def __init__(self, width: int) -> None:
         try:
@@ -287,17 +258,7 @@ class RunningStatistics:
 def compute_statistics(
     dataset: Dataset, keys: Sequence[str] | None = None, on_progress: Progress | None = None
 ) -> dict[str, RunningStatistics]:
-    """Compute the statistics of the numeric features of a dataset in one pass over its data.
-
-    Args:
-        dataset: The dataset.
-        keys: Features. Defaults to all numeric ones.
-        on_progress: Called after each part.
-
-    Raises:
-        MissingPackageError: pyarrow or datasketches is not installed.
-        StorageError: A file cannot be read, or has another form than declared.
-    """
+    """Compute the statistics of the numeric features of a dataset in one pass over its data."""
     chosen = [key for key in dataset.vectors if keys is None or key in keys]
     running = {key: RunningStatistics(int(np.prod(dataset.features[key].shape))) for key in chosen}
     done = 0
@@ -331,11 +292,7 @@ def rows_at_once(features: Mapping[str, DatasetFeature], keys: Sequence[str]) ->
 
 
 def flatten_rows(array: Array, feature: DatasetFeature, what: str) -> Array:
-    """Return an array as rows ``[n, numbers]``.
-
-    Raises:
-        StorageError: It does not have the shape of the feature.
-    """
+    """Return an array as rows ``[n, numbers]``."""
     width = math.prod(feature.shape)
     if array.size % max(width, 1):
         raise StorageError(f"{what} does not have the shape {list(feature.shape)}")

@@ -14,19 +14,11 @@ from tdx.stacks.checkpoints.minari import METADATA, read_minari
 
 @dataclass(frozen=True, slots=True)
 class DatasetFormat:
-    """How a program stores recorded data in a folder.
+    """How a program stores recorded data in a folder."""
 
-    Args:
-        title: Program and file, for lists.
-        name: What a folder is, for messages.
-        file: File in it, by which a folder is recognized.
-        package: Package that reads it.
-        read: Reads a folder.
-    """
-
-    title: str
-    name: str
-    file: str
+    title: str  # Program and file, for lists.
+    name: str  # What a folder is, for messages.
+    file: str  # By which a folder is recognized.
     package: str
     read: Callable[[Path], Dataset]
 
@@ -47,12 +39,7 @@ def find_dataset_format(path: str | Path) -> DatasetFormat | None:
 
 
 def is_dataset(path: str | Path) -> bool:
-    """Return True for the folder of a LeRobot or Minari dataset.
-
-    Example:
-        >>> is_dataset("pipeline.yaml")
-        False
-    """
+    """Return True for the folder of a LeRobot or Minari dataset."""
     return find_dataset_format(path) is not None
 
 

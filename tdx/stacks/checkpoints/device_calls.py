@@ -48,19 +48,6 @@ def count_checkpoint_calls(
 
     The preprocessor moves samples to the device, whatever device it was saved with, as LeRobot does
     where a policy runs. Actions are on the device, and the postprocessor runs as it was saved.
-
-    Args:
-        checkpoint: The checkpoint.
-        samples: Recorded samples by key. ``None``: drawn from the features.
-        allow_code: Allow running the steps, which are code of LeRobot and of packages that the
-            checkpoint names.
-        steps: Samples to count, after a warm-up of two.
-        seed: Seed of drawn samples and actions.
-
-    Raises:
-        ArgumentError: The checkpoint is not one of LeRobot, or cannot be loaded.
-        CodeNotAllowedError: The steps may not run.
-        MissingPackageError: LeRobot, or a package that a step needs, is not installed.
     """
     if checkpoint.library != "LeRobot":
         raise ArgumentError(

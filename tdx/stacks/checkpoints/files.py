@@ -23,11 +23,6 @@ def read_part(container: Container, name: str, limit: int) -> bytes:
     A snapshot of the Hub's cache consists of links to ``../../blobs/<hash>``. These are followed,
     to exactly that folder; every other link is refused.
 
-    Args:
-        container: The folder.
-        name: Name of the file in it.
-        limit: Largest size in bytes.
-
     Raises:
         FileNotFoundError: There is no such file.
         StorageError: It is a link, or too large.
@@ -57,29 +52,20 @@ def read_json(container: Container, name: str) -> dict[str, Json]:
         FileNotFoundError: There is no such file.
         StorageError: It is something else.
     """
-    document = parse_json(read_part(container, name, MAX_JSON_BYTES), name)
-    if not isinstance(document, dict):
-        raise StorageError(f"{name} is not a JSON object", hint="save the checkpoint again")
-    return document
+    return parse_mapping(parse_json(read_part(container, name, MAX_JSON_BYTES), name), name)
 
 
-def parse_mapping(value: Json, what: str) -> dict[str, Json]:
-    """Return a JSON object.
-
-    Raises:
-        StorageError: It is something else.
-    """
+def parse_mapping(
+    value: object, what: str, hint: str = "save the checkpoint again"
+) -> dict[str, Json]:
+    """Return a JSON object."""
     if not isinstance(value, dict):
-        raise StorageError(f"{what} is not a JSON object", hint="save the checkpoint again")
+        raise StorageError(f"{what} is not a JSON object", hint=hint)
     return value
 
 
 def parse_statistics(value: Json, what: str) -> Mapping[str, Array]:
-    """Return statistics by name from lists of numbers; those that are ``null`` are left out.
-
-    Raises:
-        StorageError: One is not an array of numbers.
-    """
+    """Return statistics by name from lists of numbers; those that are ``null`` are left out."""
     statistics = {}
     for name, numbers in parse_mapping(value, what).items():
         if numbers is None:

@@ -18,11 +18,7 @@ from tdx.stacks.checkpoints.openpi import OPENPI
 
 
 class CheckpointFormat(Protocol):
-    """How a library saves the preprocessing of a policy.
-
-    Args:
-        title: Library and files, for messages.
-    """
+    """How a library saves the preprocessing of a policy."""
 
     title: str
 
@@ -37,12 +33,7 @@ class CheckpointFormat(Protocol):
     def read(self, container: Container, files: Sequence[str]) -> Checkpoint:
         """Read a checkpoint.
 
-        Args:
-            container: Its folder.
-            files: As :meth:`find` returned them, or the one that the user named.
-
-        Raises:
-            StorageError: A file is missing or malformed.
+        ``files`` are those of :meth:`find`, or the one that the user named.
         """
         ...
 
@@ -51,12 +42,7 @@ FORMATS: tuple[CheckpointFormat, ...] = (LEROBOT, OPENPI, GROOT)
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Return True for a checkpoint folder, a processor file in it, or ``lerobot:org/name``.
-
-    Example:
-        >>> is_checkpoint("pipeline.yaml")
-        False
-    """
+    """Return True for a checkpoint folder, a processor file in it, or ``lerobot:org/name``."""
     return str(path).startswith(HUB_PREFIX) or _find(Path(path)) is not None
 
 
@@ -114,11 +100,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _find_snapshot(target: str) -> Path:
-    """Return the folder of ``lerobot:org/name`` in the local cache of the Hub.
-
-    Raises:
-        StorageError: The name is not one of the Hub, or the cache does not have it.
-    """
+    """Return the folder of ``lerobot:org/name`` in the local cache of the Hub."""
     name = target.removeprefix(HUB_PREFIX)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or ".." in name:
         raise StorageError(f"{target!r} is not lerobot:ORGANIZATION/NAME")

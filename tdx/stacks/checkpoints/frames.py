@@ -29,19 +29,12 @@ _BATCH_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class SampledImages:
-    """Statistics of a sample of the frames of a feature.
-
-    Args:
-        frames: Number of frames.
-        total: Number of frames of the dataset.
-        nonfinite: Number of frames with NaN or infinite values, which are left out.
-        statistics: ``mean``, ``std``, ``min`` and ``max`` of each channel. Numbers of 8 bits are
-            scaled to 0 … 1.
-    """
+    """Statistics of a sample of the frames of a feature."""
 
     frames: int
-    total: int
-    nonfinite: int
+    total: int  # Frames of the dataset.
+    nonfinite: int  # Frames with NaN or infinite values, which are left out.
+    # mean, std, min and max of each channel; numbers of 8 bits are scaled to 0 … 1.
     statistics: Mapping[str, Array]
 
     @property
@@ -55,9 +48,6 @@ def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str,
 
     Returns:
         The samples by feature, and why each of the other features was not decoded.
-
-    Raises:
-        StorageError: A file cannot be read, or a frame is too large.
     """
     samples: dict[str, SampledImages] = {}
     skipped: dict[str, str] = {}
@@ -77,13 +67,8 @@ def sample_images(dataset: Dataset) -> tuple[dict[str, SampledImages], dict[str,
 def summarize_images(frames: Iterable[Array], total: int) -> SampledImages | None:
     """Return the statistics of images by channel; ``None`` without one.
 
-    Args:
-        frames: Images ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``. Numbers of 8 bits are scaled to
-            0 … 1, others are taken as they are.
-        total: Number of images that they are a sample of.
-
-    Raises:
-        StorageError: They have different numbers of channels.
+    Images are ``[H, W]``, ``[H, W, C]`` or ``[C, H, W]``, a sample of ``total`` ones. Numbers of 8
+    bits are scaled to 0 … 1, others are taken as they are.
     """
     count, nonfinite, pixels = 0, 0, 0
     sums: list[Array] = []
@@ -208,10 +193,7 @@ def _decode(value: object, where: str) -> Array:
 def decode_image(data: bytes, where: str, mode: str | None = None) -> Array:
     """Decode a PNG or JPEG file.
 
-    Args:
-        data: The file.
-        where: What it is, for messages.
-        mode: Mode of Pillow to convert it to. ``None``: that of the file.
+    ``mode`` is the one of Pillow to convert it to. ``None``: that of the file.
 
     Raises:
         MissingPackageError: Pillow is not installed.

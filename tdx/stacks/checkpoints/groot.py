@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
@@ -22,13 +21,13 @@ from tdx.stacks.checkpoints.groot_images import image_settings
 from tdx.stacks.checkpoints.model import (
     ABSOLUTE_ACTIONS,
     VIDEO,
+    Calls,
     Checkpoint,
     Feature,
     Json,
-    PolicyConfig,
-    Processor,
-    Step,
+    make_checkpoint,
     parse_fps,
+    parse_list,
 )
 from tdx.stacks.checkpoints.poses import JOINTS, POSE_SIZES
 from tdx.stacks.checkpoints.scaling import BINARY, SIN_COS
@@ -39,8 +38,6 @@ _PLACES = ("", "processor/")
 _KINDS = {"state": "STATE", "action": "ACTION"}
 _CAMERA = (240, 320)
 """Height and width of drawn images; those of the cameras are not in a checkpoint."""
-_Calls = Sequence[tuple[str, Mapping[str, Json]]]
-"""Names and arguments of steps."""
 
 
 class GrootFormat:
@@ -124,16 +121,16 @@ def _read_metadata(container: Container) -> Checkpoint:
         f"{count_text(len(unread), 'part')} of the preprocessing not run, which only code has: "
         f"{', '.join(unread)}"
     )
-    checkpoint = _checkpoint(
-        container,
+    checkpoint = make_checkpoint(
+        container.path,
+        "GR00T",
         METADATA,
         ("groot_n15_normalize", "groot_n15_unnormalize"),
         features,
         state,
         {"norm_map": modes, "possible_modes": possible, "feature_modes": single},
         tuple(notes),
-        (1,),
-        videos,
+        videos=videos,
     )
     return replace(checkpoint, fps=rates.pop() if len(rates) == 1 else None)
 
@@ -166,14 +163,14 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
         known = dict(_statistics(document.get(tag, {}), tag))
         for name, _ in _keys(modalities.get("video")):
             modality = parse_mapping(modalities["video"], f"the videos of {tag!r}")
-            frames = len(_list(modality.get("delta_indices"))) or 1
+            frames = len(parse_list(modality.get("delta_indices"))) or 1
             videos[f"{prefix}video.{name}"] = Feature(VIDEO, (frames, *_CAMERA, 3))
         texts += [prefix + name for name, _ in _keys(modalities.get("language"))]
         for part, kind in _KINDS.items():
             if not isinstance(modalities.get(part), dict):
                 continue
             modality = parse_mapping(modalities[part], f"{part} of {tag!r}")
-            horizon = _list(modality.get("delta_indices"))
+            horizon = parse_list(modality.get("delta_indices"))
             lead = (len(horizon),) if part == "action" else ()
             for name, action in _keys(modality):
                 key, source = f"{prefix}{part}.{name}", f"{part}.{name}"
@@ -211,61 +208,26 @@ def _read_processor(container: Container, config_file: str, statistics_file: str
         unread.append(f"the images, for which {config_file} has no sizes")
     if texts and settings.get("formalize_language", True) is True:
         before.append(("groot_text", {"keys": texts}))
-    after: _Calls = [(ABSOLUTE_ACTIONS, {"relative": relative})] if relative else []
+    after: Calls = [(ABSOLUTE_ACTIONS, {"relative": relative})] if relative else []
     notes.append(f"{count_text(len(unread), 'part')} of the processor not run: {', '.join(unread)}")
     steps: dict[str, Json] = {
         "norm_map": dict.fromkeys(_KINDS.values(), "MIN_MAX"),
         "feature_modes": modes,
         "clip_outliers": settings.get("clip_outliers", True),
     }
-    return _checkpoint(
-        container,
+    return make_checkpoint(
+        container.path,
+        "GR00T",
         config_file,
         ("groot_normalize", "groot_unnormalize"),
         features,
         state,
         steps,
         tuple(notes),
-        (),
-        videos if images else {},
-        (before, after),
-    )
-
-
-def _checkpoint(
-    container: Container,
-    file: str,
-    names: tuple[str, str],
-    features: Mapping[str, Feature],
-    state: Mapping[str, Array],
-    config: Mapping[str, Json],
-    notes: tuple[str, ...],
-    lead: tuple[int, ...],
-    videos: Mapping[str, Feature] = MappingProxyType({}),
-    further: tuple[_Calls, _Calls] = ((), ()),
-) -> Checkpoint:
-    actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
-    inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
-
-    def step(index: int, name: str, own: Mapping[str, Feature]) -> Step:
-        listed: dict[str, Json] = {
-            key: {"type": f.kind, "shape": list(f.shape)} for key, f in own.items()
-        }
-        arrays = {n: array for n, array in state.items() if n.rpartition(".")[0] in own}
-        return Step(index, name, config={"features": listed, **config}, state=arrays)
-
-    before = [Step(index, name, config=own) for index, (name, own) in enumerate(further[0])]
-    after = [Step(index, name, config=own) for index, (name, own) in enumerate(further[1], start=1)]
-    return Checkpoint(
-        container.path,
-        PolicyConfig(None, {**videos, **inputs}, actions, {}, {}),
-        (
-            Processor("preprocessor", file, (*before, step(len(before), names[0], features))),
-            Processor("postprocessor", file, (step(0, names[1], actions), *after)),
-        ),
-        notes,
-        lead,
-        "GR00T",
+        lead=(),
+        videos=videos if images else {},
+        before=before,
+        after=after,
     )
 
 
@@ -283,19 +245,15 @@ def _statistics(value: Json, tag: str) -> Iterator[tuple[str, Mapping[str, Array
 
 
 def _integers(value: Json) -> tuple[int, ...]:
-    return tuple(size for size in _list(value) if isinstance(size, int))
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
+    return tuple(size for size in parse_list(value) if isinstance(size, int))
 
 
 def _keys(modality: Json) -> Iterator[tuple[str, Mapping[str, Json]]]:
     """Yield the groups of a modality, and how their actions are represented."""
     if not isinstance(modality, dict):
         return
-    configs = _list(modality.get("action_configs"))
-    for index, name in enumerate(_list(modality.get("modality_keys"))):
+    configs = parse_list(modality.get("action_configs"))
+    for index, name in enumerate(parse_list(modality.get("modality_keys"))):
         own = configs[index] if index < len(configs) else None
         yield str(name), own if isinstance(own, dict) else {}
 
@@ -304,8 +262,8 @@ def _mode(
     settings: Mapping[str, Json], modality: Mapping[str, Json], name: str, *, is_state: bool
 ) -> str:
     encodes = is_state and settings.get("apply_sincos_state_encoding") is True
-    if encodes and name in _list(modality.get("sin_cos_embedding_keys")):
+    if encodes and name in parse_list(modality.get("sin_cos_embedding_keys")):
         return SIN_COS
-    if name in _list(modality.get("mean_std_embedding_keys")):
+    if name in parse_list(modality.get("mean_std_embedding_keys")):
         return "MEAN_STD"
     return "QUANTILES" if settings.get("use_percentiles") is True else "MIN_MAX"

@@ -26,10 +26,8 @@ _COEFFICIENT = 2048
 def image_settings(settings: Mapping[str, Json], *, has_exact_resize: bool) -> dict[str, Json]:
     """Return the arguments of the image step; empty if the configuration has no sizes.
 
-    Args:
-        settings: ``processor_kwargs`` of the processor.
-        has_exact_resize: Without a shortest edge, images get both target sizes (N1.7) instead of
-            the first one as their shortest edge (N1.6).
+    Without a shortest edge, ``has_exact_resize`` gives images both target sizes (N1.7) instead of
+    the first one as their shortest edge (N1.6).
     """
     target, crop = (settings.get(f"image_{name}_size") for name in ("target", "crop"))
     edge, fraction = settings.get("shortest_image_edge"), settings.get("crop_fraction")
@@ -50,11 +48,7 @@ def _number(value: Json) -> float:
 
 
 def transform_images(step: Step, sample: SampleEntries) -> SampleEntries:
-    """Resize, crop and resize images ``[..., H, W, 3]`` of bytes, and put the channels first.
-
-    Raises:
-        ArgumentError: An image has another dtype or number of channels.
-    """
+    """Resize, crop and resize images ``[..., H, W, 3]`` of bytes, and put the channels first."""
     result = dict(sample)
     for key in _keys(step):
         value = sample.get(key)

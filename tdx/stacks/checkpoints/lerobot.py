@@ -42,11 +42,9 @@ class LeRobotFormat:
     title = "policy_preprocessor.json (LeRobot)"
 
     def names(self, file: str) -> bool:
-        """Return True for the file of a processor."""
         return _role(file) is not None
 
     def find(self, folder: Path) -> Sequence[str]:
-        """Return the files of the processors."""
         return [name for name in sorted(os.listdir(folder)) if _role(name) is not None]
 
     def read(self, container: Container, files: Sequence[str]) -> Checkpoint:

@@ -18,24 +18,19 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, explain_os_error, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.stacks.checkpoints.dataset import BATCH_ROWS, Dataset, DatasetFeature, list_files, merge
+from tdx.stacks.checkpoints.files import parse_mapping
 from tdx.stacks.checkpoints.frames import table_images, video_frames
-from tdx.stacks.checkpoints.model import Json, parse_fps
+from tdx.stacks.checkpoints.model import Json, parse_fps, parse_list
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
 
+_mapping = partial(parse_mapping, hint="download the dataset again")
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 
 
 def read_lerobot(path: Path) -> Dataset:
-    """Read what a dataset declares, and the statistics that it stores.
-
-    Args:
-        path: Its folder.
-
-    Raises:
-        StorageError: A file is missing or malformed.
-    """
+    """Read what a dataset declares, and the statistics that it stores."""
     try:
         with Container.open(path) as container:
             document = parse_json(container.read(INFO, MAX_HEADER_BYTES), INFO)
@@ -78,19 +73,9 @@ def _feature(value: Mapping[str, Json], key: str) -> DatasetFeature:
         # {"motors": ["shoulder", "elbow"]}, or one position by name.
         first = next(iter(names.values()), None)
         names = first if isinstance(first, list) else list(names)
-    shape = validate_shape(_list(value.get("shape")), f"the shape of {key!r}")
+    shape = validate_shape(parse_list(value.get("shape")), f"the shape of {key!r}")
     listed = tuple(str(name) for name in names) if isinstance(names, list) else ()
     return DatasetFeature(str(dtype), shape, listed)
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def _mapping(value: object, what: str) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise StorageError(f"{what} is not a JSON object", hint="download the dataset again")
-    return value
 
 
 def _read_statistics(container: Container) -> dict[str, dict[str, Array]]:

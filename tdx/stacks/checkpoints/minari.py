@@ -50,11 +50,7 @@ _AGAIN = "write the dataset again with Minari 0.5 or newer"
 
 @contextmanager
 def read_steps(path: Path) -> Iterator[MinariReader]:
-    """Open a dataset of any program with the columns that Minari defines.
-
-    Raises:
-        StorageError: It cannot be read, or an episode that is read as a whole is too large.
-    """
+    """Open a dataset of any program with the columns that Minari defines."""
     check_dataset(path)
     reader = MinariReader(open_storage(path))
     if reader.reads_episodes:
@@ -95,15 +91,10 @@ def open_storage(path: Path) -> MinariStorage:
 def check_dataset(folder: Path, most: int | None = None) -> tuple[dict[str, Any], int]:
     """Check the metadata and the HDF5 file of a dataset.
 
-    Args:
-        folder: Folder of the dataset.
-        most: Largest number of bytes of an episode. ``None``: any.
+    ``most`` is the largest number of bytes of an episode.
 
     Returns:
         The metadata, and the number of bytes that the dataset has after decompression.
-
-    Raises:
-        StorageError: There are links, spaces are missing or odd, or the HDF5 file is not safe.
     """
     with Container.open(folder) as container:
         files = container.check_links(most=MAX_FILES)
@@ -187,17 +178,11 @@ def read_episode(storage: MinariStorage, number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the rows of an entry are in an episode.
+    """Where the rows of an entry are in an episode."""
 
-    Args:
-        path: Path below the group of the episode.
-        is_image: The rows are JPEG files.
-        first: Row of the first step.
-    """
-
-    path: str
-    is_image: bool = False
-    first: int = 0
+    path: str  # Below the group of the episode.
+    is_image: bool = False  # The rows are JPEG files.
+    first: int = 0  # Row of the first step.
 
 
 def _leaves(
@@ -213,11 +198,7 @@ def _leaves(
 
 
 class MinariReader:
-    """Reads the columns that Minari defines, of a dataset of any program.
-
-    Args:
-        storage: Storage of the dataset.
-    """
+    """Reads the columns that Minari defines, of a dataset of any program."""
 
     def __init__(self, storage: MinariStorage) -> None:
         self._storage = storage
@@ -335,15 +316,7 @@ def _parse_env_spec(text: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def read_minari(path: Path) -> Dataset:
-    """Read what a Minari dataset has.
-
-    Args:
-        path: Its folder.
-
-    Raises:
-        MissingPackageError: Minari is not installed.
-        StorageError: It cannot be read.
-    """
+    """Read what a Minari dataset has."""
     if importlib.util.find_spec("minari") is None or importlib.util.find_spec("h5py") is None:
         raise MissingPackageError("Minari is not installed", hint=install_extra("minari"))
     with read_steps(path) as reader:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from tdx.foundation.array_files import Array
@@ -29,15 +30,10 @@ ROLES: tuple[Role, Role] = ("preprocessor", "postprocessor")
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An input or output of a policy.
+    """An input or output of a policy."""
 
-    Args:
-        kind: ``STATE``, ``ACTION``, ``VISUAL``, ``ENV`` or another kind of the library.
-        shape: Shape of one sample, without a batch dimension; images are ``(C, H, W)``.
-    """
-
-    kind: str
-    shape: tuple[int, ...]
+    kind: str  # STATE, ACTION, VISUAL, ENV or another kind of the library.
+    shape: tuple[int, ...]  # Of one sample, without a batch dimension; images are (C, H, W).
 
     def __str__(self) -> str:
         return f"{self.kind} [{', '.join(map(str, self.shape))}]"
@@ -45,21 +41,13 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What ``config.json`` declares about a policy.
+    """What ``config.json`` declares about a policy."""
 
-    Args:
-        policy: Type of the policy, such as ``act``; ``None`` if it is not named.
-        inputs: Features that the policy reads, after the preprocessor.
-        outputs: Features that it returns, before the postprocessor.
-        modes: Normalization mode by kind of feature.
-        values: All other settings.
-    """
-
-    policy: str | None
-    inputs: Mapping[str, Feature]
-    outputs: Mapping[str, Feature]
-    modes: Mapping[str, str]
-    values: Mapping[str, Json]
+    policy: str | None  # Its type, such as act, if it is named.
+    inputs: Mapping[str, Feature]  # After the preprocessor.
+    outputs: Mapping[str, Feature]  # Before the postprocessor.
+    modes: Mapping[str, str]  # Normalization mode by kind of feature.
+    values: Mapping[str, Json]  # All other settings.
 
     def integer(self, name: str) -> int | None:
         """Return a setting that is an integer; ``None`` if it is missing or something else."""
@@ -69,23 +57,15 @@ class PolicyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a processor.
+    """One step of a processor."""
 
-    Args:
-        index: Position in its processor, from 0 for the step that runs first.
-        name: Name in the library's registry, or the dotted path of a class.
-        is_class: The name is a class: code, which is not imported.
-        config: Arguments of the step.
-        state: Tensors of the step by name, such as ``observation.state.mean``.
-        state_file: File that they come from; ``None`` if the step has none.
-    """
-
-    index: int
-    name: str
-    is_class: bool = False
+    index: int  # In its processor, from 0 for the step that runs first.
+    name: str  # In the library's registry, or the dotted path of a class.
+    is_class: bool = False  # The name is a class: code, which is not imported.
     config: Mapping[str, Json] = field(default_factory=dict)
+    # Tensors by name, such as observation.state.mean.
     state: Mapping[str, Array] = field(default_factory=dict)
-    state_file: str | None = None
+    state_file: str | None = None  # File that they come from.
 
     @property
     def short_name(self) -> str:
@@ -107,33 +87,18 @@ class Step:
         return {kind: mode for kind, mode in declared.items() if isinstance(mode, str)}
 
     def mode_of(self, key: str, feature: Feature) -> str:
-        """Return how the step normalizes a feature, ``IDENTITY`` if it does not.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return how the step normalizes a feature, ``IDENTITY`` if it does not."""
         single = self.config.get("feature_modes")
         mode = single.get(key) if isinstance(single, dict) else None
         return mode if isinstance(mode, str) else self.modes.get(feature.kind, IDENTITY)
 
     def key_of(self, key: str, feature: Feature) -> str:
-        """Return the key of a feature in samples and statistics: LeRobot has one for all actions.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return the key of a feature in samples: LeRobot has one for all actions."""
         has_one_action = self.name in ("normalizer_processor", "unnormalizer_processor")
         return "action" if feature.kind == "ACTION" and has_one_action else key
 
     def possible_modes(self, key: str, feature: Feature) -> tuple[str, ...]:
-        """Return the modes of a feature, if the code that chooses one is not part of a checkpoint.
-
-        Args:
-            key: Its key among the declared features.
-            feature: The feature.
-        """
+        """Return the modes of a feature if the code that chooses one is not in the checkpoint."""
         declared = self.config.get("possible_modes")
         modes = declared.get(feature.kind) if isinstance(declared, dict) else None
         single = self.config.get("feature_modes")
@@ -153,42 +118,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Steps that run one after the other.
-
-    Args:
-        role: Before or after the policy.
-        file: Name of its file in the checkpoint.
-        steps: Its steps, in the order in which they run.
-    """
+    """Steps that run one after the other."""
 
     role: Role
     file: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # In the order in which they run.
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A policy checkpoint without its weights.
-
-    Args:
-        path: Folder of the checkpoint.
-        config: Its configuration; ``None`` if there is no ``config.json``.
-        processors: The processors that it has, the preprocessor first.
-        notes: What was not read, each a sentence.
-        action_lead: Dims of an action of the policy before those of its features.
-        library: Library that saved it.
-        fps: Steps per second of the training; ``None`` if no file declares it.
-        target: What the user named it by: a folder, a file in it, or ``lerobot:org/name``.
-            ``None``: its folder.
-    """
+    """A policy checkpoint without its weights."""
 
     path: Path
-    config: PolicyConfig | None
-    processors: tuple[Processor, ...]
-    notes: tuple[str, ...] = ()
+    config: PolicyConfig | None  # None: there is no config.json.
+    processors: tuple[Processor, ...]  # The preprocessor first.
+    notes: tuple[str, ...] = ()  # What was not read, each a sentence.
+    # Dims of an action of the policy before those of its features.
     action_lead: tuple[int, ...] = (1,)
     library: str = "LeRobot"
-    fps: float | None = None
+    fps: float | None = None  # Steps per second of the training, if a file declares it.
+    # What the user named it by, such as lerobot:org/name. None: its folder.
     target: str | None = None
 
     @property
@@ -231,15 +180,65 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A sample before a processor and after each of its steps.
+    """A sample before a processor and after each of its steps."""
 
-    Args:
-        samples: ``N + 1`` samples for ``N`` steps.
-        skipped: Why a step was passed over, by its index.
+    samples: tuple[SampleEntries, ...]  # N + 1 samples for N steps.
+    skipped: Mapping[int, str]  # Why a step was passed over, by its index.
+
+
+Calls = Sequence[tuple[str, Mapping[str, Json]]]
+"""Names and arguments of steps."""
+
+
+def make_checkpoint(
+    path: Path,
+    library: str,
+    file: str,
+    names: tuple[str, str],
+    features: Mapping[str, Feature],
+    state: Mapping[str, Array],
+    config: Mapping[str, Json],
+    notes: tuple[str, ...],
+    *,
+    lead: tuple[int, ...] = (1,),
+    videos: Mapping[str, Feature] = MappingProxyType({}),
+    before: Calls = (),
+    after: Calls = (),
+) -> Checkpoint:
+    """Return a checkpoint of a library that saves statistics, and no list of steps.
+
+    ``names`` are those of the steps that normalize and unnormalize, which ``config`` belongs to.
     """
+    actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
+    inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
 
-    samples: tuple[SampleEntries, ...]
-    skipped: Mapping[int, str]
+    def scaling(index: int, name: str, own: Mapping[str, Feature]) -> Step:
+        listed: dict[str, Json] = {
+            key: {"type": f.kind, "shape": list(f.shape)} for key, f in own.items()
+        }
+        arrays = {n: array for n, array in state.items() if n.rpartition(".")[0] in own}
+        return Step(index, name, config={"features": listed, **config}, state=arrays)
+
+    inward = [Step(index, name, config=own) for index, (name, own) in enumerate(before)]
+    inward.append(scaling(len(before), names[0], features))
+    outward = [Step(index, name, config=own) for index, (name, own) in enumerate(after, start=1)]
+    outward.insert(0, scaling(0, names[1], actions))
+    return Checkpoint(
+        path,
+        PolicyConfig(None, {**videos, **inputs}, actions, {}, {}),
+        (
+            Processor("preprocessor", file, tuple(inward)),
+            Processor("postprocessor", file, tuple(outward)),
+        ),
+        notes,
+        lead,
+        library,
+    )
+
+
+def parse_list(value: Json) -> list[Json]:
+    """Return a list; anything else is an empty one."""
+    return value if isinstance(value, list) else []
 
 
 def parse_fps(value: Json) -> float | None:

@@ -15,13 +15,17 @@ import numpy as np
 from tdx.foundation.array_files import Array
 from tdx.foundation.container import Container
 from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics, read_json
-from tdx.stacks.checkpoints.model import Checkpoint, Feature, Json, PolicyConfig, Processor, Step
+from tdx.stacks.checkpoints.model import Checkpoint, Feature, Json, make_checkpoint
 
 FILE = "norm_stats.json"
 NAMES_IN_DATA = {"state": "observation.state", "actions": "action"}
 """Names of its features in datasets."""
 _MAX_DEPTH = 4
 _KINDS = {"state": "STATE", "actions": "ACTION"}
+_CONFIG: Mapping[str, Json] = {
+    "norm_map": dict.fromkeys(_KINDS.values(), "MEAN_STD"),
+    "possible_modes": {kind: ["MEAN_STD", "QUANTILES"] for kind in _KINDS.values()},
+}
 
 
 class OpenpiFormat:
@@ -30,11 +34,9 @@ class OpenpiFormat:
     title = "assets/ASSET/norm_stats.json (openpi)"
 
     def names(self, file: str) -> bool:
-        """Return True for the file of the statistics."""
         return file == FILE
 
     def find(self, folder: Path) -> Sequence[str]:
-        """Return the statistics of each asset."""
         if (folder / FILE).is_file():
             return [FILE]
         files = []
@@ -72,15 +74,16 @@ class OpenpiFormat:
                 "whether openpi normalizes by mean and standard deviation (pi0) or by quantiles "
                 "(pi05, pi0-FAST) is Python code: MEAN_STD is shown"
             )
-        actions = {key: f for key, f in features.items() if f.kind == "ACTION"}
-        inputs = {key: f for key, f in features.items() if f.kind != "ACTION"}
-        shown = files[0] if len(files) == 1 else f"assets/*/{FILE}"
-        processors = (
-            Processor("preprocessor", shown, (_step("openpi_normalize", features, state),)),
-            Processor("postprocessor", shown, (_step("openpi_unnormalize", actions, state),)),
+        return make_checkpoint(
+            container.path,
+            "openpi",
+            files[0] if len(files) == 1 else f"assets/*/{FILE}",
+            ("openpi_normalize", "openpi_unnormalize"),
+            features,
+            state,
+            _CONFIG,
+            tuple(notes),
         )
-        config = PolicyConfig(None, inputs, actions, {}, {})
-        return Checkpoint(container.path, config, processors, tuple(notes), library="openpi")
 
 
 def _count_numbers(statistics: Mapping[str, Array]) -> tuple[int, int]:
@@ -91,19 +94,6 @@ def _count_numbers(statistics: Mapping[str, Array]) -> tuple[int, int]:
         used[: array.shape[-1]] |= (array != 0).reshape(-1, array.shape[-1]).any(0)
     count = int(np.flatnonzero(used)[-1]) + 1 if used.any() else size
     return count, size - count
-
-
-def _step(name: str, features: dict[str, Feature], state: dict[str, Array]) -> Step:
-    config: dict[str, Json] = {
-        "features": {
-            key: {"type": feature.kind, "shape": list(feature.shape)}
-            for key, feature in features.items()
-        },
-        "norm_map": dict.fromkeys(_KINDS.values(), "MEAN_STD"),
-        "possible_modes": {kind: ["MEAN_STD", "QUANTILES"] for kind in _KINDS.values()},
-    }
-    own = {n: array for n, array in state.items() if n.rpartition(".")[0] in features}
-    return Step(0, name, config=config, state=own)
 
 
 OPENPI = OpenpiFormat()

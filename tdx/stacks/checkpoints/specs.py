@@ -21,12 +21,6 @@ def trace_specs(checkpoint: Checkpoint) -> list[tuple[FeatureSpecs, FeatureSpecs
     Observations pass the preprocessor, from the robot to the policy, and actions the postprocessor,
     from the policy to the robot. What observations are before the preprocessor follows from the
     policy's inputs in ``config.json``, with the renames undone.
-
-    Args:
-        checkpoint: Its stages are in the order of :attr:`Checkpoint.stages`.
-
-    Raises:
-        ArgumentError: No array has such a shape, or it is too large to be drawn.
     """
     config = checkpoint.config
     inputs = {} if config is None else dict(config.inputs)

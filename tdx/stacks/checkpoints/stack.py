@@ -29,21 +29,7 @@ from tdx.stacks.samples import Part, SampleStack, Spaces, StageArrays, unbounded
 
 
 class CheckpointStack(SampleStack):
-    """The steps of a checkpoint, from the robot to the policy.
-
-    Args:
-        checkpoint: The checkpoint.
-        samples: Recorded samples by key. ``None``: drawn from its specs.
-
-    Raises:
-        ArgumentError: There are no samples, and no feature is known.
-
-    Example:
-        >>> from tdx.stacks.checkpoints import read_checkpoint
-        >>> stack = CheckpointStack(read_checkpoint("sample_pipelines/checkpoints/sound"))
-        >>> [stage.name for stage in stack.stages][-3:]
-        ['normalizer', 'device', 'unnormalizer']
-    """
+    """The steps of a checkpoint, from the robot to the policy."""
 
     kind = "checkpoint"
 
@@ -90,11 +76,7 @@ class CheckpointStack(SampleStack):
 
 
 def find_missing(features: Sequence[str], sample: SampleEntries) -> list[str]:
-    """Return the features that a recorded sample does not have.
-
-    Raises:
-        ArgumentError: It has none of them, so that no step would change it.
-    """
+    """Return the features that a recorded sample does not have."""
     missing = [key for key in features if key not in sample]
     if len(missing) == len(features):
         raise ArgumentError(
@@ -105,11 +87,7 @@ def find_missing(features: Sequence[str], sample: SampleEntries) -> list[str]:
 
 
 class DatasetStack(SampleStack):
-    """The steps of a dataset, without any part that changes them.
-
-    Args:
-        dataset: The dataset.
-    """
+    """The steps of a dataset, without any part that changes them."""
 
     kind = "dataset"
 
@@ -185,11 +163,7 @@ def _boxes(leaves: Mapping[str, LeafSpec]) -> dict[str, Box]:
 
 
 def leaf_box(leaf: LeafSpec) -> Box:
-    """Return a spec as a space.
-
-    Raises:
-        ArgumentError: NumPy does not have its dtype.
-    """
+    """Return a spec as a space."""
     try:
         dtype = np.dtype(leaf.dtype)
     except TypeError:

@@ -29,7 +29,14 @@ from tdx.stacks.checkpoints.model import (
     Trace,
 )
 from tdx.stacks.checkpoints.poses import matrix_to_quaternions, to_absolute
-from tdx.stacks.checkpoints.scaling import SCALINGS, SIN_COS, STATISTICS, UNSCALED, WIDENING
+from tdx.stacks.checkpoints.scaling import (
+    SCALINGS,
+    SIN_COS,
+    STATISTICS,
+    UNSCALED,
+    WIDENING,
+    pick_statistics,
+)
 
 ACTION = "action"
 IMAGES = "observation.images"
@@ -46,12 +53,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a registered step does.
-
-    Args:
-        apply: Returns the sample after the step.
-        specs: Returns the specs after the step. Default: it changes none.
-    """
+    """What a registered step does."""
 
     apply: Callable[[Step, SampleEntries], SampleEntries]
     specs: Callable[[Step, FeatureSpecs], FeatureSpecs] = lambda _, leaves: leaves
@@ -79,12 +81,7 @@ def run(processor: Processor, sample: SampleEntries) -> Trace:
 
 
 def why_opaque(step: Step) -> str:
-    """Return why a step is passed over.
-
-    Example:
-        >>> why_opaque(Step(0, "my.module.Step", is_class=True))
-        'my.module.Step is a class, which is code: it is not imported'
-    """
+    """Return why a step is passed over."""
     if step.is_class:
         return f"{step.name} is a class, which is code: it is not imported"
     return f"what {step.name} does is not known to tdx"
@@ -113,13 +110,7 @@ def is_selected(step: Step, key: str) -> bool:
 def normalize(step: Step, sample: SampleEntries, *, inverse: bool) -> SampleEntries:
     """Normalize or unnormalize the features of a step by their statistics.
 
-    Args:
-        step: A normalizer or unnormalizer.
-        sample: Values of shape ``[..., *feature.shape]``.
-        inverse: Unnormalize.
-
-    Raises:
-        ArgumentError: A statistic of the mode is missing.
+    Values have the shape ``[..., *feature.shape]``.
     """
     result = dict(sample)
     for key, feature in step.features.items():
@@ -155,35 +146,18 @@ def scaling_of(
 ) -> tuple[str, Array, Array] | None:
     """Return mode, offset and width by which a step scales a feature.
 
-    Args:
-        step: A normalizer or unnormalizer.
-        key: Key of the feature in samples.
-        kind: Kind of the feature.
-        dtype: Dtype of its values, in which the step computes.
-        inverse: Unnormalize.
-
     Returns:
         ``None`` if it does not scale the feature.
-
-    Raises:
-        ArgumentError: The mode is unknown, or one of its statistics is missing.
     """
     mode = step.modes.get(kind, IDENTITY)
     statistics = step.statistics.get(key)
     if mode == IDENTITY or statistics is None:
         return None
-    names = STATISTICS.get(mode)
-    if names is None:
+    if mode not in STATISTICS:
         raise ArgumentError(
             f"{step.name} has the unknown mode {mode!r}", hint=f"modes: {', '.join(STATISTICS)}"
         )
-    missing = [name for name in names if name not in statistics]
-    if missing:
-        raise ArgumentError(
-            f"{step.name} needs {missing[0]!r} of {key!r} for {mode}",
-            hint="compute the statistics of the dataset again",
-        )
-    low, high = (statistics[name].astype(dtype) for name in names)
+    low, high = (array.astype(dtype) for array in pick_statistics(step, key, mode, statistics))
     eps = dtype.type(_number(step.config.get("eps"), 1e-8))
     if mode == "MEAN_STD":
         return mode, low, high if inverse else high + eps

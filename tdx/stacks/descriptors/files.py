@@ -19,12 +19,7 @@ _MAX_ALL_NAMES = 10_000
 
 
 def is_descriptor(path: str | Path) -> bool:
-    """Return True for an ONNX file, and for a YAML file with IO descriptors of Isaac Lab.
-
-    Example:
-        >>> is_descriptor("pipeline.yaml")
-        False
-    """
+    """Return True for an ONNX file, and for a YAML file with IO descriptors of Isaac Lab."""
     path = Path(path)
     try:
         if not path.is_file():

@@ -158,11 +158,7 @@ def _numbers(fields: Fields, name: str, joints: Joints, notes: list[str]) -> Num
 
     Those of a mapping are in the order of the joints, whatever their order in the file is.
 
-    Args:
-        fields: What has the numbers.
-        name: Their name.
-        joints: Joints in order.
-        notes: Gets a note for a mapping that cannot be read.
+    ``notes`` gets a note for a mapping that cannot be read.
     """
     value = fields.value(name, optional=True)
     if value is None:

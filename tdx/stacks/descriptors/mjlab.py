@@ -51,12 +51,7 @@ def read_mjlab(path: Path) -> Descriptor:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX file by key.
-
-    Raises:
-        OSError: The file cannot be read.
-        StorageError: It is not an ONNX file, or the metadata is larger than any real one.
-    """
+    """Return the metadata of an ONNX file by key."""
     metadata: dict[str, str] = {}
     total = 0
     with path.open("rb") as file:

@@ -44,13 +44,7 @@ def _below(entries: RowEntries, name: str) -> RowEntries:
 
 
 def build_value(space: spaces.Space[Any], entries: Mapping[Any, Any], key: tuple[str, ...]) -> Any:
-    """Return a value of a space; entries that are missing or of another shape become zeros.
-
-    Args:
-        space: Space of one env.
-        entries: Values by key, without a batch dim.
-        key: Key of the value.
-    """
+    """Return a value of a space; entries that are missing or of another shape become zeros."""
     if isinstance(space, spaces.Dict):
         return {
             name: build_value(inner, entries, (*key, name)) for name, inner in space.spaces.items()
@@ -94,10 +88,7 @@ def build_info(entries: RowEntries) -> dict[str, object]:
 def build_action(space: spaces.Space[Any], entries: RowEntries, num_envs: int | None) -> object:
     """Return the action of an env from entries ``[R, ...]``; rows are repeated if necessary.
 
-    Args:
-        space: Space of the action of one env.
-        entries: Values by key; an entry of a ``Dict`` is nested below ``action``.
-        num_envs: Number of sub-envs; ``None`` for a single env.
+    An entry of a ``Dict`` is nested below ``action``.
     """
 
     def row(index: int) -> Any:
@@ -125,11 +116,7 @@ def _stack(rows: list[Any]) -> Any:
 
 
 def learning_switches(owners: Iterable[object]) -> list[tuple[object, str, object]]:
-    """Return the changes that stop the updates of running statistics.
-
-    Args:
-        owners: Wrappers.
-    """
+    """Return the changes that stop the updates of running statistics."""
     changes: list[tuple[Any, str, Any]] = []
     for owner in owners:
         own = instance_dict(owner) or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -16,7 +17,7 @@ from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.registry import find_env
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of
-from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
@@ -33,22 +34,7 @@ from tdx.transforms import RenameTransform
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers.
-
-    Args:
-        levels: The env inside and the wrappers.
-
-    Raises:
-        ArgumentError: It is a vector env, the env inside is not registered, or one of its arguments
-            cannot be written to a file.
-
-    Example:
-        >>> import gymnasium
-        >>> from tdx.stacks.gymnasium.levels import list_levels
-        >>> env = gymnasium.make("Pendulum-v1", max_episode_steps=9)
-        >>> convert_levels(list_levels(env)).env_up_to(2).kwargs
-        {'max_episode_steps': 9}
-    """
+    """Find the counterparts of the wrappers."""
     core = levels[0].owner
     if levels[0].num_envs is not None or isinstance(core, VectorEnv):
         raise ArgumentError(
@@ -59,16 +45,7 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
 
 
 def convert_wrappers(core: Any, wrappers: Sequence[Level]) -> tuple[ConvertedStack, Place]:
-    """Find the counterparts of wrappers around an env; return also the place after them.
-
-    Args:
-        core: The env inside.
-        wrappers: The wrappers, innermost first.
-
-    Raises:
-        ArgumentError: The env is not registered, or one of its arguments cannot be written to a
-            file.
-    """
+    """Find the counterparts of wrappers around an env; return also the place after them."""
     # The id of an env also creates the env that it holds.
     count = next((n for n in range(len(wrappers), 0, -1) if is_registered(wrappers[n - 1])), 0)
     held, wrappers = wrappers[:count], wrappers[count:]
@@ -120,13 +97,7 @@ def _changed_kwargs(spec: Any, registered: Any) -> Iterator[tuple[str, Value]]:
 
 
 class GymnasiumReference:
-    """A Gymnasium env whose values are entries, as those of tdx.
-
-    Args:
-        env: The env with some of its wrappers.
-        key: Key of the observation, if it has a single entry.
-        seed: Seed of the random actions.
-    """
+    """A Gymnasium env whose values are entries, as those of tdx."""
 
     def __init__(self, env: Any, key: str | None, seed: int) -> None:
         self._env, self._key = env, key
@@ -137,24 +108,17 @@ class GymnasiumReference:
         env.action_space.seed(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        try:
+        with stack_errors("reset"):
             observation, _ = self._env.reset(seed=seed)
-        except Exception as error:
-            raise stack_error("reset", error) from error
         return self._observe(observation)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        try:
+        with stack_errors("step"):
             observation, reward, terminated, truncated, info = self._env.step(action)
-        except Exception as error:
-            raise stack_error("step", error) from error
         entries = dict(self._observe(observation))
         entries["reward"] = torch.from_numpy(reward_array(reward))
         flags = {"terminated": terminated, "truncated": truncated, "done": terminated or truncated}
@@ -170,36 +134,30 @@ class GymnasiumReference:
         return values
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         self._wrapped.close()
 
 
-def stack_error(method: str, error: Exception) -> EnvError:
-    """Return the error of a method of the original stack that raised."""
-    return EnvError(
-        f"{method} of the stack raised {summarize_error(error)}",
-        hint="--debug shows the traceback",
-    )
+@contextmanager
+def stack_errors(method: str) -> Iterator[None]:
+    """Name the method of the original stack in what it raises in a block."""
+    try:
+        yield
+    except TdxError:
+        raise
+    except Exception as error:
+        raise EnvError(
+            f"{method} of the stack raised {summarize_error(error)}",
+            hint="--debug shows the traceback",
+        ) from error
 
 
 def wrap_level(env: Any, key: str | None) -> EnvBase:
-    """Return an env with some of its wrappers as one env of tdx.
-
-    Args:
-        env: The env.
-        key: Key of the observation, if it has a single entry.
-    """
+    """Return an env with some of its wrappers as one env of tdx."""
     return with_observation_key(GymWrapper(env), root_key(env.observation_space), key)
 
 
 def with_observation_key(env: EnvBase, own: str | None, key: str | None) -> EnvBase:
-    """Return an env whose observation is at another key.
-
-    Args:
-        env: The env.
-        own: Key of its observation. ``None``: it has several entries.
-        key: New key. ``None``: the observation has several entries.
-    """
+    """Return an env whose observation is at another key."""
     if key is None or own is None or own == key:
         return env
     return cast(EnvBase, TransformedEnv(env, RenameTransform([own], [key])))

@@ -44,23 +44,12 @@ _ENVPOOL_OTHERS = frozenset(
 
 
 def is_envpool(env: object) -> bool:
-    """Return True for an env of envpool.
-
-    Args:
-        env: Any env.
-    """
+    """Return True for an env of envpool."""
     return _has_base(env, _ENVPOOL)
 
 
 def check_envpool(env: Any) -> None:
-    """Check that an env of envpool is a synchronous vector env; accept any other env.
-
-    Args:
-        env: Any env.
-
-    Raises:
-        ArgumentError: It is one of an old envpool, or its batches do not have all its envs.
-    """
+    """Check that an env of envpool is a synchronous vector env; accept any other env."""
     if not is_envpool(env):
         return
     batch_size, num_envs = env.config["batch_size"], env.config["num_envs"]
@@ -81,9 +70,6 @@ def preprocessing_arguments(env: Any) -> Mapping[str, object]:
 
     The vector env of ALE does not keep them. They are in the spec of one that
     ``gymnasium.make_vec`` created.
-
-    Args:
-        env: Any env.
     """
     if is_envpool(env):
         return {name: value for name, value in env.config.items() if name not in _ENVPOOL_OTHERS}
@@ -99,11 +85,7 @@ def preprocessing_arguments(env: Any) -> Mapping[str, object]:
 
 
 def describe_preprocessing(env: Any) -> Iterator[str]:
-    """Say what happens inside a vector env in C++.
-
-    Args:
-        env: Any env.
-    """
+    """Say what happens inside a vector env in C++."""
     arguments = preprocessing_arguments(env)
     name = type(env).__name__
     text = ", ".join(f"{key}={value}" for key, value in arguments.items())

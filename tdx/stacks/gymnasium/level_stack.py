@@ -44,10 +44,6 @@ class LevelStack(Stack):
 
     A subclass lists the levels and has a driver. Where their methods or results are others than
     Gymnasium's, ``level_type`` is a subclass of :class:`WrapperLevels`.
-
-    Args:
-        target: The outermost object.
-        levels: Its levels, the env inside first.
     """
 
     _repr_html_ = repr_html
@@ -77,17 +73,14 @@ class LevelStack(Stack):
 
     @cached_property
     def name(self) -> str:
-        """Name of the env inside."""
         return env_name(self.levels)
 
     @cached_property
     def stages(self) -> Sequence[StageInfo]:
-        """See :class:`~tdx.stacks.Stack`."""
         return tuple(level.info() for level in self.levels[1:])
 
     @property
     def env_arguments(self) -> Mapping[str, object]:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.levels[0].info().arguments
 
     @property
@@ -96,11 +89,6 @@ class LevelStack(Stack):
         return self.levels[-1].num_envs
 
     def specs(self) -> Sequence[StageSpecs]:
-        """See :class:`~tdx.stacks.Stack`.
-
-        Raises:
-            SpecError: A wrapper has a space that cannot be read; the error names the stage.
-        """
         return [self._level_specs(level) for level in self.levels]
 
     def _level_specs(self, level: Level) -> StageSpecs:
@@ -133,15 +121,12 @@ class LevelStack(Stack):
         )
 
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         return traced(self.observed_levels(), self.actor, self._last_results, on_trace)
 
     def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
         return timed_levels(self.observed_levels(), meter)
 
     def locate_error(self, error: Exception) -> TdxError | None:
-        """See :class:`~tdx.stacks.Stack`."""
         place = place_of_error(error, self.levels)
         if place is None:
             return None
@@ -150,26 +135,19 @@ class LevelStack(Stack):
         return locate(self.observed_levels(), failed)
 
     def state(self) -> StackState:
-        """See :class:`~tdx.stacks.Stack`."""
         states = {level.index: self.level_state(level) for level in self.levels[1:]}
         return {index: state for index, state in states.items() if state}
 
     def observed_levels(self) -> WrapperLevels:
-        """See :class:`~tdx.stacks.Stack`."""
         return self.level_type(self.target, self.levels, self.name)
 
     def encode_action(self, entries: RowEntries) -> object:
-        """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
-        with Patches(learning_switches(self.state_owners())):
-            yield
+    def paused_learning(self) -> AbstractContextManager[object]:
+        return Patches(learning_switches(self.state_owners()))
 
     def state_owners(self) -> Sequence[object]:
-        """See :class:`~tdx.stacks.Stack`."""
         return [owner for level in self.levels[1:] for owner in level.owners]
 
     def load_state(self, state: StackState) -> Sequence[str]:
@@ -225,21 +203,11 @@ class LevelStack(Stack):
         return seed
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
 
 
 class LevelDriver(ABC):
-    """Resets and steps the env of a stack as a training loop does.
-
-    Args:
-        stack: The stack.
-        policy: Takes an observation and returns an action. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-        EnvError: The env is closed.
-    """
+    """Resets and steps the env of a stack as a training loop does."""
 
     policy_hint = "pass a function that takes observations and returns actions"
 
@@ -258,17 +226,14 @@ class LevelDriver(ABC):
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         return self._reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         pending = self._stack.take_seed()
         self._observation = self._reset(pending if seed is None else seed)
         self._reset_due = False
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
         actor = self._stack.actor
         start = time.perf_counter_ns()
         actor.name = "given"
@@ -295,11 +260,7 @@ class LevelDriver(ABC):
         """Return the observation of a step, and whether a reset is due."""
 
     def _check_result(self, result: Any, method: str, parts: str) -> Any:
-        """Return what a method returned.
-
-        Raises:
-            EnvError: It does not have the named parts, separated by commas.
-        """
+        """Return what a method returned."""
         length = parts.count(",") + 1
         if isinstance(result, tuple) and len(result) == length:
             return result

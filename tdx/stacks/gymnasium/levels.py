@@ -34,19 +34,12 @@ MAX_LEVELS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The env inside a stack, or one wrapper around it.
+    """The env inside a stack, or one wrapper around it."""
 
-    Args:
-        index: Index of the stage; -1 for the env inside.
-        owners: The object; in a vector env those of all sub-envs.
-        num_envs: Number of sub-envs; ``None`` for a single env.
-        in_rows: True if ``owners`` are parts of sub-envs, one per row.
-    """
-
-    index: int
-    owners: tuple[Any, ...]
-    num_envs: int | None
-    in_rows: bool = False
+    index: int  # -1 for the env inside.
+    owners: tuple[Any, ...]  # The object; in a vector env those of all sub-envs.
+    num_envs: int | None  # None for a single env.
+    in_rows: bool = False  # True if the owners are parts of sub-envs, one per row.
 
     @property
     def owner(self) -> Any:
@@ -55,7 +48,6 @@ class Level:
 
     @property
     def name(self) -> str:
-        """Class name."""
         return type(self.owner).__name__
 
     @property
@@ -79,7 +71,6 @@ class Level:
         return self.owner.single_action_space
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         kind = type(self.owner)
         return StageInfo(
             self.index,
@@ -97,9 +88,6 @@ def list_levels(env: object) -> tuple[Level, ...]:
     An env that holds another one without being a wrapper is a level around it. The wrappers in the
     sub-envs of a ``SyncVectorEnv`` are levels, and so is the vector env, if all sub-envs have the
     same wrappers. Other vector envs are the env inside.
-
-    Args:
-        env: The outermost wrapper.
     """
     core = core_of(env)
     num_envs = core.num_envs if isinstance(core, VectorEnv) else None
@@ -114,13 +102,7 @@ def list_levels(env: object) -> tuple[Level, ...]:
 def list_owners(
     sub_envs: Sequence[object], core: object, outer: Sequence[object]
 ) -> list[tuple[tuple[object, ...], bool]]:
-    """Return the objects of each level, the env inside first, and whether they are in sub-envs.
-
-    Args:
-        sub_envs: Sub-envs of a vector env that are in this process.
-        core: The vector env, or the env inside.
-        outer: Wrappers around it, outermost first.
-    """
+    """Return the objects of each level, the env inside first, and whether they are in sub-envs."""
     owners: list[tuple[tuple[Any, ...], bool]] = []
     rows = [list_wrappers(sub_env) for sub_env in sub_envs]
     # Wrappers are levels only if all sub-envs have the same classes of them.
@@ -133,12 +115,7 @@ def list_owners(
 def place_of_error(
     error: BaseException, levels: Sequence[Level]
 ) -> tuple[int, int, Literal["reset", "step"]] | None:
-    """Return level, sub-env and method of the innermost wrapper whose code raised an error.
-
-    Args:
-        error: An error with its traceback.
-        levels: Levels of the stack.
-    """
+    """Return level, sub-env and method of the innermost wrapper whose code raised an error."""
     owners = {
         id(owner): (level.index, row) for level in levels for row, owner in enumerate(level.owners)
     }
@@ -172,9 +149,7 @@ def list_wrappers(env: object) -> list[object]:
 def _nested_envs(env: object, around: Sequence[object] = ()) -> list[object]:
     """Return an env and the envs inside, outermost first.
 
-    Args:
-        env: The env.
-        around: The envs around it, which it may refer to.
+    ``around`` are the envs around it, which it may refer to.
     """
     nested = [*around, env]
     while len(nested) <= MAX_LEVELS and (inner := _inner_env(nested[-1], nested)) is not None:
@@ -183,12 +158,7 @@ def _nested_envs(env: object, around: Sequence[object] = ()) -> list[object]:
 
 
 def _inner_env(owner: object, around: Sequence[object]) -> object:
-    """Return the env that a wrapper or holder steps; ``None`` for the env inside.
-
-    Args:
-        owner: The wrapper, holder or env.
-        around: The envs around it, which it may refer to.
-    """
+    """Return the env that a wrapper or holder steps; ``None`` for the env inside."""
     if isinstance(owner, _KINDS):
         return owner.env
     held = {name: env for name, env in _held_envs(owner, around).items() if _fits(owner, env)}
@@ -244,11 +214,7 @@ def _fits(owner: Any, env: Any) -> bool:
 
 
 def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
-    """Return the envs that a stack holds and that are not its levels, each as a sentence.
-
-    Args:
-        levels: Levels of the stack.
-    """
+    """Return the envs that a stack holds and that are not its levels, each as a sentence."""
     owners = [level.owner for level in levels]
     return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
 
@@ -287,9 +253,7 @@ def inner_name(owner: object, inner: object) -> str:
 def worker_sentence(core: object, local: str) -> str:
     """Say that a vector env has its sub-envs in worker processes, and how to look inside.
 
-    Args:
-        core: The vector env.
-        local: Class of its library that has the sub-envs in one process.
+    ``local`` is the class of its library that has the sub-envs in one process.
     """
     return (
         f"the sub-envs of {type(core).__name__} run in worker processes, so their stages are not "

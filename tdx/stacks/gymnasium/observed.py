@@ -39,11 +39,6 @@ class WrapperLevels(NestedLevels):
     """Levels of wrapper objects.
 
     Spaces are read once: those of some levels are computed.
-
-    Args:
-        target: The outermost object.
-        levels: Its levels, the env inside first.
-        env_name: Name of the env inside.
     """
 
     def __init__(self, target: Any, levels: Sequence[Level], env_name: str) -> None:
@@ -54,7 +49,6 @@ class WrapperLevels(NestedLevels):
         self.num_envs, self.top = levels[-1].num_envs, levels[-1].index
 
     def forms(self) -> Mapping[int, LevelForm]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return self._forms
 
     @cached_property
@@ -65,11 +59,9 @@ class WrapperLevels(NestedLevels):
         return LevelForm("env", level.num_envs is not None and not level.in_rows)
 
     def name(self, index: int) -> str:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return self._env_name if index < 0 else self._levels[index].name
 
     def count_rows(self, index: int) -> int | None:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         level = self._levels[index]
         return len(level.owners) if level.in_rows else None
 
@@ -81,7 +73,6 @@ class WrapperLevels(NestedLevels):
         return known
 
     def slots(self, rows: int | None = None) -> Iterator[Slot]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         # The same object may be several sub-envs.
         known: set[int] = set()
         for level in self._levels.values():
@@ -97,7 +88,6 @@ class WrapperLevels(NestedLevels):
         yield Slot(level.index, row, form, "step", owner)
 
     def base_entries(self, slot: Slot, result: Any) -> RowEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         is_batch = slot.form.is_batch
         entries = self._base_observation(slot, result[0])
         for key, value in {} if slot.method == "reset" else result_entries(result).items():
@@ -115,7 +105,6 @@ class WrapperLevels(NestedLevels):
         }
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         space, is_batch = self._spaces(-1)[0], slot.form.is_batch
         if is_batch:
             observation = build_batch(space, entries, self.num_rows)
@@ -133,20 +122,16 @@ class WrapperLevels(NestedLevels):
         return observation, number, bool(flags[0][0]), bool(flags[1][0]), build_info(entries)
 
     def lane(self, slot: Slot) -> Lane | None:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return "reset" if slot.method == "reset" else "step"
 
     def given_entries(self, index: int, given: object) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return action_entries(self._spaces(index)[1], given)
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         observation = observation_entries(self._spaces(index)[0], returned[0])
         return {**observation, **result_entries(returned)}
 
     def has_same_entries(self, one: int, other: int, *, of_actions: bool) -> bool:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         key = (one, other, of_actions)
         known = self._same_entries.get(key)
         if known is None:
@@ -157,7 +142,6 @@ class WrapperLevels(NestedLevels):
         return known
 
     def overwritten_keys(self, event: Event, entries: LevelEntries) -> Sequence[NestedKey]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         old = observation_entries(self._spaces(event.level)[0], event.previous)
         return overwritten_keys(event.shared, old, entries)
 
@@ -185,7 +169,6 @@ class WrapperLevels(NestedLevels):
             yield
 
     def generators(self) -> list[object]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         generators: dict[int, Any] = {}
         for level in self._levels.values():
             for owner in level.owners:
@@ -194,7 +177,6 @@ class WrapperLevels(NestedLevels):
         return list(generators.values())
 
     def begin(self, seed: int) -> None:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         base = self._levels.get(-1)
         if base is None:
             return
@@ -214,11 +196,9 @@ class WrapperLevels(NestedLevels):
         )
 
     def call(self, method: Method, argument: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return self._target.reset(**argument) if method == "reset" else self._target.step(argument)
 
     def assigned_names(self, index: int) -> set[str]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         level = self._levels.get(index)
         if level is None:
             return set()

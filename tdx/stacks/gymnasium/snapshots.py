@@ -27,18 +27,7 @@ _MAX_INFO_DEPTH = 4
 
 
 def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Composite:
-    """Return the specs of a space; the entries of a ``Dict`` are nested below ``key``.
-
-    Args:
-        space: Space of one env.
-        key: ``"observation"`` or ``"action"``.
-        num_envs: Number of sub-envs; ``None`` for a single env.
-
-    Example:
-        >>> from gymnasium.spaces import Discrete
-        >>> space_specs(Discrete(3), "action", None)["action"].shape
-        torch.Size([])
-    """
+    """Return the specs of a space; the entries of a ``Dict`` are nested below ``key``."""
     options = CodecOptions(num_envs, categorical=True, remap_state=False)
     spec = codec_of(space, options).spec
     if isinstance(space, spaces.Box) and not space.shape:
@@ -58,11 +47,7 @@ def action_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
 
 
 def result_entries(result: object) -> LevelEntries:
-    """Return the entries of reward, flags and info of a step, or the info of a reset.
-
-    Args:
-        result: Copy of what ``step`` or ``reset`` returned.
-    """
+    """Return the entries of reward, flags and info of a step, or the info of a reset."""
     entries: LevelEntries = {}
     if not isinstance(result, tuple) or len(result) not in (2, 5):
         return entries
@@ -142,13 +127,7 @@ def _to_tensor(value: object) -> Any:
 def overwritten_keys(
     shared: SharedPaths, old: LevelEntries, new: LevelEntries
 ) -> tuple[NestedKey, ...]:
-    """Return the keys of an observation that replaced another value in the same memory.
-
-    Args:
-        shared: Where the observation is in the memory of the previous one.
-        old: The previous observation.
-        new: The observation.
-    """
+    """Return the keys of an observation that replaced another value in the same memory."""
     keys = []
     for key, value in new.items():
         path = split_key(key)
@@ -166,9 +145,6 @@ _MAX_ITEMS = 10_000
 
 def level_state(level: Level) -> dict[str, Tensor]:
     """Return copies of the numbers that a wrapper keeps; those of sub-envs are stacked.
-
-    Args:
-        level: The level.
 
     Example:
         >>> import gymnasium

@@ -49,21 +49,6 @@ class GymnasiumStack(LevelStack):
 
     Specs describe the spaces, and values are what the wrappers return: an action of a
     ``Discrete`` space is its index, a reward a number.
-
-    Args:
-        target: The outermost wrapper, or an env without wrappers.
-        notes: What to know about the stages, each a sentence.
-
-    Raises:
-        ArgumentError: The env inside is one of envpool that is no synchronous vector env, or a
-            vector env that does not declare the spaces of its envs.
-
-    Example:
-        >>> import gymnasium
-        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
-        >>> stack = GymnasiumStack(env)
-        >>> stack.stages[-1].call, stack.specs()[-1].input_spec["full_action_spec", "action"].shape
-        ('NormalizeObservation(epsilon=1e-08)', torch.Size([1]))
     """
 
     kind = "gymnasium"
@@ -81,17 +66,14 @@ class GymnasiumStack(LevelStack):
 
     @property
     def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         return (*self._notes, *self.hidden)
 
     @property
     def env_arguments(self) -> Mapping[str, object]:
-        """See :class:`~tdx.stacks.Stack`."""
         return {**super().env_arguments, **preprocessing_arguments(core_of(self.target))}
 
     @cached_property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         core = core_of(self.target)
         if isinstance(core, AsyncVectorEnv):
             return (worker_sentence(core, "SyncVectorEnv"),)
@@ -106,9 +88,6 @@ class GymnasiumStack(LevelStack):
 
         The factories that an ``AsyncVectorEnv`` keeps create its sub-envs again, in a
         ``SyncVectorEnv``. The wrappers around it are the same objects.
-
-        Raises:
-            EnvError: A factory raises.
         """
         core = core_of(self.target)
         env_fns = attributes_of(core).get("env_fns")
@@ -162,7 +141,6 @@ class GymnasiumStack(LevelStack):
 
     @property
     def takes_env_settings(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return True
 
     def as_env(self) -> EnvBase:
@@ -172,34 +150,23 @@ class GymnasiumStack(LevelStack):
         return GymWrapper(self.target)
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.gymnasium.converted import convert_levels
 
         return convert_levels(self.levels)
 
     def reference(self, last: int, key: str | None, seed: int) -> GymnasiumReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.gymnasium.converted import GymnasiumReference
 
         return GymnasiumReference(self.levels[last + 1].owner, key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.gymnasium.converted import wrap_level
 
         return wrap_level(self.levels[last + 1].owner, key)
 
 
 class GymnasiumDriver(LevelDriver):
-    """Resets and steps a Gymnasium env.
-
-    Args:
-        stack: The stack.
-        policy: Takes an observation and returns an action. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+    """Resets and steps a Gymnasium env."""
 
     policy_hint = "pass a function that takes an observation and returns an action"
 

@@ -94,9 +94,7 @@ def copy_action(value: object) -> object:
 def copy_result(result: object, below: Below) -> tuple[object, ...] | None:
     """Copy a result, a tuple whose first part is the observation.
 
-    Args:
-        result: What ``step`` or ``reset`` returned.
-        below: Observation of the last call, which this one may return unchanged.
+    This call may return the observation of the last one, ``below``, unchanged.
 
     Returns:
         A tuple; ``None`` if the result is not one or cannot be copied.
@@ -149,18 +147,7 @@ def is_new_memory(before: object, after: object) -> bool:
 
 
 def shared_paths(before: object, after: object, path: tuple[str, ...] = ()) -> SharedPaths:
-    """Return where an observation is in the memory of the previous one.
-
-    Args:
-        before: Previous observation.
-        after: Observation.
-        path: Names of the parts of a dict that contain both.
-
-    Example:
-        >>> buffer = np.zeros(3)
-        >>> shared_paths({"x": buffer}, {"x": buffer[:]}), shared_paths(buffer, buffer.copy())
-        ((('x',),), ())
-    """
+    """Return where an observation is in the memory of the previous one."""
     if type(after) is np.ndarray:
         if type(before) is not np.ndarray:
             return ()

@@ -27,12 +27,7 @@ that calls the env itself."""
 
 @contextmanager
 def replaced_env(levels: Levels, answer: AnswerCall) -> Iterator[None]:
-    """Answer the calls of the env inside a stack in a block.
-
-    Args:
-        levels: Levels of the stack.
-        answer: Answers the calls.
-    """
+    """Answer the calls of the env inside a stack in a block."""
 
     def replacement(slot: Slot, original: Original) -> Original:
         rows = range(levels.num_rows) if slot.form.is_batch else (slot.row,)
@@ -79,12 +74,7 @@ def base_key(key: NestedKey) -> NestedKey:
 
 
 def fit(value: Tensor | None, shape: Sequence[int]) -> Tensor:
-    """Return a value in another shape: cut or filled with zeros where it differs.
-
-    Args:
-        value: Any value; ``None``: zeros.
-        shape: Shape to return.
-    """
+    """Return a value in another shape: cut or filled with zeros where it differs."""
     size = torch.Size(shape)
     if value is None:
         return torch.zeros(size)

@@ -104,49 +104,29 @@ def take_rows(value: object, rows: Sequence[int]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LevelForm:
-    """How a level is called.
+    """How a level is called."""
 
-    Args:
-        protocol: ``env`` if it returns the values of Gymnasium, ``vec_env`` those of
-            Stable-Baselines3, ``tensordict`` those of tdx and TorchRL.
-        is_batch: True if its values have a batch dim.
-    """
-
+    # Values of Gymnasium, of Stable-Baselines3, or of tdx and TorchRL.
     protocol: Literal["env", "vec_env", "tensordict"] = "env"
-    is_batch: bool = False
+    is_batch: bool = False  # True if its values have a batch dim.
 
 
 @dataclass(slots=True)
 class Event:
-    """One call of a level.
+    """One call of a level."""
 
-    Args:
-        level: Index of the level; -1 for the env inside.
-        row: Sub-env that it belongs to; 0 outside of sub-envs.
-        method: The called method.
-        given: The action, or the arguments of a reset by name; plain data.
-        returned: What it returned; plain data. In a batch, of the recorded rows.
-        start: Number of the event when it began; the generators were seeded from it.
-        end: Number of the event when it ended.
-        children: Calls that it made, in order.
-        own_ns: Its duration without its children.
-        error: What it raised.
-        shared: Where its observation is in the memory of the previous one.
-        previous: Copy of the previous observation, if they share memory.
-    """
-
-    level: int
-    row: int
+    level: int  # -1 for the env inside.
+    row: int  # Sub-env; 0 outside of sub-envs.
     method: Method
-    given: Any
-    start: int
-    returned: Any = None
-    end: int = 0
-    children: list[Event] = field(default_factory=list)
-    own_ns: int = 0
+    given: Any  # The action, or the arguments of a reset by name; plain data.
+    start: int  # Number when it began, from which the generators were seeded.
+    returned: Any = None  # Plain data; in a batch, of the recorded rows.
+    end: int = 0  # Number when it ended.
+    children: list[Event] = field(default_factory=list)  # Calls that it made, in order.
+    own_ns: int = 0  # Duration without its children.
     error: Exception | None = None
-    shared: SharedPaths = ()
-    previous: Any = None
+    shared: SharedPaths = ()  # Where its observation is in the memory of the previous one.
+    previous: Any = None  # Copy of the previous observation, if they share memory.
 
     def walk(self) -> Iterator[Event]:
         """Yield this event and all events inside it, in the order in which they began."""
@@ -156,7 +136,6 @@ class Event:
 
     @property
     def takes_action(self) -> bool:
-        """True if ``given`` is an action."""
         return self.method in ("step", "step_async")
 
     def failed_event(self) -> Event | None:
@@ -169,28 +148,18 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class CallRecording:
-    """The events of a few episodes of a stack.
+    """The events of a few episodes of a stack."""
 
-    Args:
-        seed: Seed of the env and of all generators.
-        rows: Number of recorded sub-envs; 1 for a single env.
-        forms: How each level is called, by its index.
-        roots: Calls of the outermost level.
-        start: Counters, flags and queues of the stages that belong to an episode, when the
-            recording began.
-        learning: True if the statistics were learning.
-        unrepeatable: Levels that did not repeat their outputs on the same inputs.
-        env_repeats: True if the env inside returned the same for the same calls.
-    """
-
-    seed: int
-    rows: int
-    forms: Mapping[int, LevelForm]
-    roots: tuple[Event, ...]
+    seed: int  # Of the env and of all generators.
+    rows: int  # Recorded sub-envs; 1 for a single env.
+    forms: Mapping[int, LevelForm]  # By index of the level.
+    roots: tuple[Event, ...]  # Calls of the outermost level.
+    # Counters, flags and queues of an episode, when the recording began.
     start: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
-    learning: bool = False
+    learning: bool = False  # True if the statistics were learning.
+    # Levels that did not repeat their outputs on the same inputs.
     unrepeatable: frozenset[int] = frozenset()
-    env_repeats: bool = True
+    env_repeats: bool = True  # True if the env inside returned the same for the same calls.
 
     def walk(self) -> Iterator[Event]:
         """Yield all events in the order in which they began."""
@@ -199,5 +168,4 @@ class CallRecording:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the outermost level."""
         return sum(root.takes_action for root in self.roots)

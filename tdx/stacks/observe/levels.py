@@ -24,29 +24,18 @@ RowEntries = dict[NestedKey, Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """A method of an object that is observed.
+    """A method of an object that is observed."""
 
-    Args:
-        level: Index of its level; -1 for the env inside.
-        row: Sub-env that it belongs to; 0 outside of sub-envs.
-        form: How it is called.
-        method: The method.
-        owner: The object.
-        copy: Copies what the method returned. ``None``: it returns nothing.
-        attribute: Name of the method of the object, if it is another one.
-    """
-
-    level: int
-    row: int
+    level: int  # -1 for the env inside.
+    row: int  # Sub-env; 0 outside of sub-envs.
     form: LevelForm
     method: Method
     owner: Any = None
-    copy: CopyResult | None = copy_result
-    attribute: str = ""
+    copy: CopyResult | None = copy_result  # Of what the method returned. None: it returns nothing.
+    attribute: str = ""  # Name of the method of the object, if it is another one.
 
     @property
     def name(self) -> str:
-        """Name of the method of the object."""
         return self.attribute or self.method
 
 
@@ -69,18 +58,12 @@ class Levels(ABC):
     def slots(self, rows: int | None = None) -> Iterator[Slot]:
         """Yield the methods of all levels, each object once.
 
-        Args:
-            rows: Number of sub-envs that are observed. ``None``: all.
+        ``rows`` is the number of sub-envs that are observed. ``None``: all.
         """
 
     @contextmanager
     def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
-        """Replace the methods of all levels in a block.
-
-        Args:
-            wrap: Returns what to call instead.
-            rows: Number of sub-envs that are observed. ``None``: all.
-        """
+        """Replace the methods of all levels in a block."""
         with Patches() as patches:
             for slot in self.slots(rows):
                 patches.hook(slot.owner, slot.name, partial(wrap, slot))
@@ -94,10 +77,8 @@ class Levels(ABC):
     def base_result(self, slot: Slot, entries: RowEntries, live: object) -> object:
         """Return a result of the env inside that has given values.
 
-        Args:
-            slot: The method.
-            entries: The values; what is missing or of another shape becomes zeros.
-            live: What the method returned itself; ``None`` if it raised.
+        What is missing in ``entries`` or of another shape becomes zeros. ``live`` is what the
+        method returned itself; ``None`` if it raised.
         """
 
 
@@ -149,10 +130,7 @@ class NestedLevels(Levels):
     ) -> LevelEntries:
         """Return the entries after a level in a reset, with those that it does not return.
 
-        Args:
-            index: The level.
-            entries: What it returned.
-            current: LevelEntries after the level inside.
+        ``current`` are the entries after the level inside.
         """
         return entries
 

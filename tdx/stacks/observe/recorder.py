@@ -57,9 +57,7 @@ OnRoot = Callable[[Log], None]
 def read_events(log: Log, first: int = 0) -> list[Event]:
     """Return the outermost events in order, with the events inside.
 
-    Args:
-        log: Calls of one root.
-        first: Number of starts and ends before it.
+    ``first`` is the number of starts and ends before it.
     """
     complete: list[tuple[int, Event, int]] = []
     for number, call in enumerate(log, start=first + 1):
@@ -116,10 +114,6 @@ class EventRecorder:
     @contextmanager
     def attached(self, levels: NestedLevels, rows: int | None = None) -> Iterator[None]:
         """Record the calls of all levels in a block.
-
-        Args:
-            levels: The levels.
-            rows: Number of sub-envs to record. ``None``: all.
 
         Raises:
             Exception: What ``on_root`` raised first, at the end of the block.

@@ -46,18 +46,12 @@ MAX_EVENTS = 50_000
 
 
 class Generators:
-    """Seeds the global generators and those of a stack from the number of an event.
-
-    Args:
-        seed: Seed of the recording.
-        own: Generators of the stack.
-    """
+    """Seeds the global generators and those of a stack from the number of an event."""
 
     def __init__(self, seed: int, own: Sequence[Any]) -> None:
         self._seed, self._own = seed, list(own)
 
     def seed(self, number: int) -> None:
-        """Seed all generators."""
         value = (self._seed * 1_000_003 + number * 7_919 + 1) % 2**32
         random.seed(value)
         np.random.seed(value)
@@ -95,13 +89,7 @@ def preserved_generators() -> Iterator[None]:
 
 
 class CallRecorder:
-    """Records the calls of a stack.
-
-    Args:
-        levels: Its levels.
-        seed: Seed of all generators.
-        max_rows: Number of sub-envs to record.
-    """
+    """Records the calls of a stack."""
 
     def __init__(self, levels: NestedLevels, seed: int, max_rows: int) -> None:
         self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
@@ -121,11 +109,6 @@ class CallRecorder:
                 yield
 
     def result(self, *, learning: bool) -> CallRecording:
-        """Return what was recorded.
-
-        Raises:
-            EnvError: No call reached a level.
-        """
         if not self._roots:
             raise EnvError(
                 "the steps did not reach the env inside the stack",
@@ -195,51 +178,33 @@ def _first_rows(value: object, rows: int) -> Any:
 
 @dataclass(slots=True)
 class _Item:
-    """A recorded call that a call of the target may stand for.
-
-    Args:
-        event: The recorded call.
-        top: The call of the recorded caller that contains it; another one if the target lacks the
-            levels between them.
-    """
+    """A recorded call that a call of the target may stand for."""
 
     event: Event
+    # The call of the recorded caller that contains it; another one if the target lacks the levels
+    # between.
     top: Event
 
 
 @dataclass(slots=True)
 class _Frame:
-    """An open call of the target.
+    """An open call of the target."""
 
-    Args:
-        slot: What is called. ``None``: nothing yet, the caller is outside of the stack.
-        event: The recorded call that it stands for. ``None``: there is none.
-        queues: Recorded calls inside, by level and row.
-        last: Recorded call that was answered last.
-        given: What a level that only the target has received.
-        answer: What the call inside returned to it last.
-        answer_form: How the level of that call is called.
-    """
-
-    slot: Slot | None
-    event: Event | None
+    slot: Slot | None  # None: the caller is outside of the stack.
+    event: Event | None  # The recorded call that it stands for, if there is one.
+    # Recorded calls inside, by level and row.
     queues: dict[tuple[int, int], list[_Item]] = field(default_factory=dict)
     places: Counter[tuple[int, int]] = field(default_factory=Counter)
-    last: _Item | None = None
-    given: object = None
-    answer: object = None
-    answer_form: LevelForm | None = None
+    last: _Item | None = None  # Recorded call that was answered last.
+    given: object = None  # What a level that only the target has received.
+    answer: object = None  # What the call inside returned to it last.
+    answer_form: LevelForm | None = None  # Of the level of that call.
     extra_calls: int = 0
     calls: int = 0
 
 
 class CallReplay:
     """Runs a stack on the recorded calls of another one, and notes what each level did.
-
-    Args:
-        levels: Levels of the target.
-        recording: Recorded calls.
-        pairs: Index of the recorded level by that of the target.
 
     Attributes:
         recording: The recorded calls.
@@ -305,9 +270,7 @@ class CallReplay:
     def received(self, lane: str, level: int) -> dict[int, RowEntries]:
         """Return what a level of the target was forced to read, by the number of the event.
 
-        Args:
-            lane: ``forward`` for what the level inside returned, ``inverse`` for the action.
-            level: Index of the level of the target, which is paired.
+        In the lane ``forward`` that is what the level inside returned, in ``inverse`` the action.
         """
         own = self._levels.forms()[level]
         found: dict[int, RowEntries] = {}
@@ -562,7 +525,6 @@ class CallReplay:
     def _forced_arguments(
         self, slot: Slot, event: Event, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call with the recorded action."""
         form = self.recording.forms[event.level]
         if event.takes_action:
             action = convert_batch(event.given, form, slot.form, self._rows, self.recording.rows)
@@ -703,15 +665,7 @@ def _rowed(form: LevelForm, entries: Mapping[NestedKey, object]) -> RowEntries:
 def convert_batch(
     value: object, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
 ) -> object:
-    """Return a copy of a recorded value with the batch dim that the target's level has.
-
-    Args:
-        value: Plain data.
-        form: How the recorded level is called.
-        target: How the level of the target is called.
-        rows: Number of sub-envs of the target.
-        recorded_rows: Number of recorded sub-envs.
-    """
+    """Return a copy of a recorded value with the batch dim that the target's level has."""
     if form.is_batch == target.is_batch:
         if not form.is_batch:
             return plain_copy(value)

@@ -25,15 +25,7 @@ from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 @contextmanager
 def timed_levels(levels: NestedLevels, meter: Meter) -> Iterator[None]:
-    """Measure the resets and steps of every level in a block.
-
-    Args:
-        levels: Levels of the stack.
-        meter: Measures the calls.
-
-    Raises:
-        EnvError: Several threads stepped the env, so the times are not those of its stages.
-    """
+    """Measure the resets and steps of every level in a block."""
     threads: set[int] = set()
     counts: Counter[str] = Counter()
     names: dict[int, str] = {}
@@ -63,15 +55,7 @@ def timed_levels(levels: NestedLevels, meter: Meter) -> Iterator[None]:
 
 
 def check_threads(threads: set[int], env_name: str) -> None:
-    """Refuse times of an env that several threads stepped.
-
-    Args:
-        threads: Ids of the threads.
-        env_name: Name of the env inside.
-
-    Raises:
-        EnvError: There are several.
-    """
+    """Refuse times of an env that several threads stepped."""
     if len(threads) > 1:
         raise EnvError(
             f"{len(threads)} threads stepped {env_name} while it was measured",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,29 +31,17 @@ from tdx.stacks.tracer import OnTrace
 
 @dataclass(slots=True)
 class Actor:
-    """What chooses the actions of the steps that are recorded.
+    """What chooses the actions of the steps that are recorded."""
 
-    Args:
-        name: Its name; ``given``: the caller.
-        took_ns: Nanoseconds that it took for the current action.
-    """
-
-    name: str = "given"
-    took_ns: int = 0
+    name: str = "given"  # "given": the caller.
+    took_ns: int = 0  # For the current action.
 
 
 @contextmanager
 def traced(
     levels: NestedLevels, actor: Actor, last: LastResults, on_trace: OnTrace
 ) -> Iterator[None]:
-    """Trace the resets and steps that the caller makes in a block.
-
-    Args:
-        levels: Levels of the stack.
-        actor: What chooses the actions.
-        last: Last results of an earlier block.
-        on_trace: Called with each trace, which is built when it is read.
-    """
+    """Trace the resets and steps that the caller makes in a block."""
     sent: Log = []
 
     def on_root(log: Log) -> None:
@@ -171,9 +159,7 @@ class _Build:
     def trace(self, policy: str, policy_ns: int) -> StepTrace:
         """Return the trace.
 
-        Args:
-            policy: Name of what chose the action; ``given``: the caller.
-            policy_ns: Nanoseconds that it took.
+        ``policy`` is the name of what chose the action, ``given`` for the caller.
         """
         times = {
             index: sum(event.own_ns for event in events) for index, events in self._events.items()
@@ -201,42 +187,37 @@ class _Build:
     def _read(self, event: Event, above: Event | None = None) -> None:
         """Turn the values of an event, and of those inside, into tensors.
 
-        Args:
-            event: The event.
-            above: The call that made it. What one passes on to the other is converted once.
+        What the call ``above`` it passes on is converted once.
         """
         levels = self._levels
         values = self._values[id(event)] = _Values()
+
+        def has_value_of(other: Event | None, name: Literal["given", "returned"]) -> bool:
+            return (
+                other is not None
+                and other.method == event.method
+                and levels.has_same_entries(event.level, other.level, of_actions=name == "given")
+                and _is_identical(getattr(event, name), getattr(other, name))
+            )
+
         # A value without the form of its space has no entries.
         if event.method != "reset" and event.given is not None:
             with suppress(Exception):
-                is_passed_on = (
-                    above is not None
-                    and above.method == event.method
-                    and levels.has_same_entries(event.level, above.level, of_actions=True)
-                    and _is_identical(event.given, above.given)
+                values.given = (
+                    self._values[id(above)].given
+                    if has_value_of(above, "given")
+                    else levels.given_entries(event.level, event.given)
                 )
-                if is_passed_on and above is not None:
-                    values.given = self._values[id(above)].given
-                else:
-                    values.given = levels.given_entries(event.level, event.given)
         below: Event | None = None
         for below in event.children:
             self._read(below, event)
         if event.returned:
             with suppress(Exception):
-                is_passed_on = (
-                    below is not None
-                    and below.method == event.method
-                    and levels.has_same_entries(event.level, below.level, of_actions=False)
-                    and _is_identical(event.returned, below.returned)
+                values.returned = (
+                    self._values[id(below)].returned
+                    if has_value_of(below, "returned")
+                    else levels.returned_entries(event.level, event.method, event.returned)
                 )
-                if is_passed_on and below is not None:
-                    values.returned = self._values[id(below)].returned
-                else:
-                    values.returned = levels.returned_entries(
-                        event.level, event.method, event.returned
-                    )
         if event.shared and event.returned and not _is_identical(event.previous, event.returned[0]):
             with suppress(Exception):
                 values.overwritten = levels.overwritten_keys(event, values.returned)
@@ -368,12 +349,7 @@ class _Build:
 
 
 def locate(levels: NestedLevels, failed: Event) -> TdxError:
-    """Return an error that names the level whose call raised.
-
-    Args:
-        levels: Levels of the stack.
-        failed: The call.
-    """
+    """Return an error that names the level whose call raised."""
     error = failed.error
     assert error is not None
     what = f"raised {type(error).__name__} in a {_phase(failed)}: {get_first_line(error)}"

@@ -58,14 +58,10 @@ def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class ParallelLevel(Level):
-    """A level of a parallel env.
+    """A level of a parallel env."""
 
-    Args:
-        agents: Names of all agents, in order.
-        is_folded: True if the observations and the actions, respectively, are ``[A, ...]``.
-    """
-
-    agents: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()  # Names of all agents, in order.
+    # Whether observations and actions, respectively, are [A, ...].
     is_folded: tuple[bool, bool] = (False, False)
 
     @property
@@ -86,11 +82,6 @@ class ParallelLevel(Level):
         return str(metadata.get("name", self.name))
 
     def agent_spaces(self, method: str) -> list[Space[Any]]:
-        """Return the space of each agent.
-
-        Args:
-            method: ``"observation_space"`` or ``"action_space"``.
-        """
         return [getattr(self.owner, method)(agent) for agent in self.agents]
 
     def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
@@ -100,16 +91,13 @@ class ParallelLevel(Level):
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Space of the observations of all agents."""
         return self._space("observation_space", is_folded=self.is_folded[0])
 
     @property
     def action_space(self) -> Space[Any]:
-        """Space of the actions of all agents."""
         return self._space("action_space", is_folded=self.is_folded[1])
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         # slots=True creates the class anew, which breaks super() without arguments.
         info = Level.info(self)
         arguments = {name: value for name, value in info.arguments.items() if name != _MODIFIER}
@@ -132,14 +120,7 @@ class ParallelLevel(Level):
 
 
 def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
-    """List the levels of a parallel env, the env inside first.
-
-    Args:
-        env: The outermost wrapper.
-
-    Raises:
-        ArgumentError: The env does not declare its agents or their spaces.
-    """
+    """List the levels of a parallel env, the env inside first."""
     owners = [env]
     while len(owners) <= MAX_LEVELS and (inner := _inner_env(owners[-1])) is not None:
         owners.append(inner)
@@ -216,15 +197,12 @@ class ParallelLevels(WrapperLevels):
         )
 
     def given_entries(self, index: int, given: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().given_entries(index, self._level(index).join(given, of_actions=True))
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().returned_entries(index, method, self._join_result(index, returned))
 
     def base_entries(self, slot: Slot, result: Any) -> RowEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return super().base_entries(slot, self._join_result(-1, result))
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
@@ -263,14 +241,7 @@ class ParallelLevels(WrapperLevels):
 
 
 class PettingZooStack(LevelStack):
-    """A parallel env of PettingZoo; each wrapper is a stage.
-
-    Args:
-        target: The outermost wrapper, or an env without wrappers.
-
-    Raises:
-        ArgumentError: The env does not declare its agents or their spaces.
-    """
+    """A parallel env of PettingZoo; each wrapper is a stage."""
 
     kind = "pettingzoo"
     done_keys = ("done", *FLAGS)
@@ -288,7 +259,6 @@ class PettingZooStack(LevelStack):
 
     @property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         owner = self.levels[0].owner
         if "aec_env" in attributes_of(owner):
             names = [_modified_name(wrapper) for wrapper in _aec_wrappers(owner)[:-1]]
@@ -320,16 +290,7 @@ class PettingZooStack(LevelStack):
 
 
 class PettingZooDriver(LevelDriver):
-    """Resets and steps a parallel env until all agents have left the episode.
-
-    Args:
-        stack: The stack.
-        policy: Takes the observations by agent and returns the actions by agent. ``None``: random
-            actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+    """Resets and steps a parallel env until all agents have left the episode."""
 
     policy_hint = "pass a function that takes observations and returns actions, both by agent"
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-from gymnasium import Space
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
-from tdx.stacks.gymnasium.levels import Level, list_owners, worker_sentence
+from tdx.stacks.gymnasium.levels import Level, list_owners
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.observe import Method, Slot
 from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
+from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
 from tdx.stacks.sources import attributes_of
-
-if TYPE_CHECKING:
-    from tdx.envs import EnvBase
-    from tdx.stacks.conversion import ConvertedStack
-    from tdx.stacks.sb3.converted import VecEnvReference
 
 _PARTS = "observations, rewards, terminals, truncations, infos"
 
 
 def list_levels(env: Any) -> tuple[Level, ...]:
-    """List the levels of a vector env, the env inside first.
-
-    Args:
-        env: The vector env.
-    """
+    """List the levels of a vector env, the env inside first."""
     owners = list_owners(attributes_of(env).get("envs", ()), env, ())
     return tuple(
         Level(index, parts, env.num_agents, in_rows)
@@ -63,7 +53,6 @@ class PufferLevels(WrapperLevels):
         return super().returned_entries(index, method, returned)
 
     def base_result(self, slot: Slot, entries: Any, live: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         result = super().base_result(slot, entries, None if slot.form.is_batch else live)
         return (*result[:-1], []) if slot.form.is_batch else result
 
@@ -72,20 +61,14 @@ def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
     return copy_result((*result[:-1], {}), below)
 
 
-class PufferStack(LevelStack):
-    """A vector env of PufferLib; each wrapper in its sub-envs and the vector env are stages.
-
-    Args:
-        target: The vector env.
-
-    Raises:
-        ArgumentError: It sends and receives batches that do not have all its envs, or its sub-envs
-            have several agents.
-    """
+class PufferStack(VectorStack):
+    """A vector env of PufferLib; each wrapper in its sub-envs and the vector env are stages."""
 
     kind = "pufferlib"
     done_keys = ("done", *FLAGS)
     level_type = PufferLevels
+    local_class = "pufferlib.vector.Serial"
+    observes_vector = False  # A Serial resets a sub-env in the step after the end of its episode.
 
     def __init__(self, target: Any) -> None:
         sub_envs = attributes_of(target).get("envs", ())
@@ -102,74 +85,25 @@ class PufferStack(LevelStack):
         super().__init__(target, list_levels(target))
 
     @property
-    def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        if self.levels[0].in_rows:
-            return ()
-        if "envs" in attributes_of(self.target):
-            return ("the sub-envs have different wrappers, which are not shown",)
-        return (worker_sentence(self.target, "pufferlib.vector.Serial"),)
-
-    @property
-    def sampled_space(self) -> Space[Any]:
-        """Space of the random actions of one sub-env."""
-        return self.levels[-1].action_space
+    def has_sub_envs(self) -> bool:
+        return "envs" in attributes_of(self.target)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps; the vector env keeps only buffers."""
         return super().level_state(level) if level.in_rows else {}
-
-    def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import convert_vector_levels
-
-        has_sub_envs = "envs" in attributes_of(self.target)
-        # A Serial resets a sub-env in the step after the end of its episode.
-        return convert_vector_levels(
-            self.levels,
-            "pufferlib.vector.Serial",
-            has_sub_envs=has_sub_envs,
-            observes_vector=False,
-        )
-
-    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.adapter import VecEnvAdapter
-        from tdx.stacks.sb3.converted import VecEnvReference
-
-        return VecEnvReference(VecEnvAdapter(self.levels[last + 1]), key, seed)
-
-    def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.adapter import VecEnvAdapter
-        from tdx.stacks.sb3.converted import wrap_adapter
-
-        return wrap_adapter(VecEnvAdapter(self.levels[last + 1]), key)
 
     def driver(self, policy: Any = None) -> PufferDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
         return PufferDriver(self, policy)
 
 
-class PufferDriver(LevelDriver):
-    """Resets and steps a vector env of PufferLib, which resets what has ended.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+class PufferDriver(VectorDriver):
+    """Resets and steps a vector env of PufferLib, which resets what has ended."""
 
     def _reset(self, seed: int | None) -> Any:
         env = self._stack.target
         result = env.reset() if seed is None else env.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
-
-    def _sample(self) -> Any:
-        count = range(self._stack.target.num_agents)
-        return np.array([self._stack.sample_action() for _ in count])
 
     def _read(self, result: object) -> tuple[Any, bool]:
         return self._check_result(result, "step", _PARTS)[0], False

@@ -19,17 +19,11 @@ _NUMERIC = "biuf"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The form of a column.
-
-    Args:
-        form: How its items are held.
-        template: A structure like that of an item.
-        is_tensor: True if it has tensors instead of arrays.
-    """
+    """The form of a column."""
 
     form: Literal["episodes", "list", "stacked"]
-    template: Any
-    is_tensor: bool = False
+    template: Any  # A structure like that of an item.
+    is_tensor: bool = False  # True if it has tensors instead of arrays.
 
 
 Columns = Mapping[str, Column]
@@ -110,13 +104,7 @@ def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Colu
 def build_batch(
     entries: Mapping[str, Any], columns: Columns, episode_ids: Sequence[str]
 ) -> dict[str, Any]:
-    """Return a batch with the numbers of some entries, in the form that it had.
-
-    Args:
-        entries: The arrays by key.
-        columns: Forms of the columns.
-        episode_ids: Ids of the episodes, one for each row.
-    """
+    """Return a batch with the numbers of some entries, in the form that it had."""
     batch: dict[str, Any] = {}
     for name, column in columns.items():
         own = {

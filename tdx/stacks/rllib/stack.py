@@ -9,7 +9,7 @@ connector before it returned, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,27 +54,18 @@ _KEPT = "episode.obs"
 
 @dataclass(slots=True)
 class Context:
-    """What all connectors of a stack get.
-
-    Args:
-        rows: Number of envs.
-        module: The module, or what stands for it.
-        spaces: Of the observations and actions of one env.
-        shared: Data that connectors share, ``shared_data``.
-        latest: The observations that the episodes keep after all connectors, by key.
-        template: The structure of one of them.
-    """
+    """What all connectors of a stack get."""
 
     rows: int
-    module: Any
-    spaces: tuple[Space[Any], Space[Any]]
-    shared: dict[str, Any] = field(default_factory=dict)
+    module: Any  # Or what stands for it.
+    spaces: tuple[Space[Any], Space[Any]]  # Of the observations and actions of one env.
+    shared: dict[str, Any] = field(default_factory=dict)  # The shared_data of connectors.
+    # Observations that the episodes keep after all connectors, by key.
     latest: dict[str, Any] = field(default_factory=dict)
-    template: Any = None
+    template: Any = None  # The structure of one of them.
 
     @property
     def episode_ids(self) -> list[str]:
-        """Ids of the episodes."""
         return [str(row) for row in range(self.rows)]
 
 
@@ -89,13 +80,7 @@ class _StatelessModule:
 
 
 class EnvSource(SampleSource):
-    """Steps the env of a runner, or draws observations, and tells what the episodes need.
-
-    Args:
-        spaces: Of its samples, and of the actions that reach it.
-        context: What all connectors get.
-        env: The vector env. ``None``: draw observations.
-    """
+    """Steps the env of a runner, or draws observations, and tells what the episodes need."""
 
     def __init__(self, spaces: Spaces, context: Context, env: Any) -> None:
         super().__init__(spaces)
@@ -105,7 +90,6 @@ class EnvSource(SampleSource):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Sample, dict[str, Any]]:
-        """Return the first observations."""
         sample, info = super().reset(seed=seed)
         if self._env is not None:
             sample = dict(flatten(self._env.reset(seed=seed)[0], _KEPT))
@@ -133,19 +117,12 @@ class EnvSource(SampleSource):
         return sample, 0.0, False, False, info
 
     def close(self) -> None:
-        """Close the env."""
         if self._env is not None:
             self._env.close()
 
 
 class ConnectorPart(Part):
-    """One connector.
-
-    Args:
-        connector: The connector.
-        context: What all connectors get.
-        is_forward: True for one of an env-to-module pipeline.
-    """
+    """One connector."""
 
     def __init__(self, connector: Any, context: Context, *, is_forward: bool) -> None:
         kind = type(connector)
@@ -255,12 +232,8 @@ class ConnectorPart(Part):
 class ConnectorStack(SampleStack):
     """Connector pipelines of RLlib; each connector is a stage.
 
-    Args:
-        target: An algorithm, a runner of single-agent envs, whose env is stepped, or one pipeline,
-            for which observations or actions are drawn.
-
-    Raises:
-        ArgumentError: It has several agents, no env, or a connector that cannot be called.
+    The target is an algorithm, a runner of single-agent envs, whose env is stepped, or one
+    pipeline, for which observations or actions are drawn.
     """
 
     kind = "rllib"
@@ -305,21 +278,14 @@ class ConnectorStack(SampleStack):
             "env runner",
         )
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
+    def paused_learning(self) -> AbstractContextManager[object]:
         owners = [part.owners()[0] for part in self.parts]
         name = "_update_stats"
-        with Patches([(owner, name, False) for owner in owners if name in attributes_of(owner)]):
-            yield
+        return Patches([(owner, name, False) for owner in owners if name in attributes_of(owner)])
 
 
 def _list_connectors(target: Any, runner: Any) -> tuple[list[Any], list[Any], Any, Any]:
-    """Return env-to-module and module-to-env connectors, the env, and the module.
-
-    Raises:
-        ArgumentError: There are several agents, or no env.
-    """
+    """Return env-to-module and module-to-env connectors, the env, and the module."""
     if hasattr(target, "connectors"):
         pieces = _flat(target)
         if not pieces:
@@ -366,11 +332,7 @@ def _blank(space: Space[Any]) -> Any:
 
 
 def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
-    """Return the spaces of the arrays ``[N, ...]`` of N envs by key.
-
-    Raises:
-        ArgumentError: A space has no arrays of one shape.
-    """
+    """Return the spaces of the arrays ``[N, ...]`` of N envs by key."""
     boxes: dict[str, Box] = {}
     spaces = {key: space}
     while spaces:
@@ -412,9 +374,6 @@ def _run_once(
     """Return the spaces before the parts and after each, from one pass of random values.
 
     Each part learns the form of the batch that it receives.
-
-    Raises:
-        ArgumentError: A connector cannot be called.
     """
 
     def draw(boxes: Mapping[str, Box]) -> dict[str, Any]:

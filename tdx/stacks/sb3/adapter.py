@@ -22,22 +22,10 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
     ``final_obs`` has the ``terminal_observation`` of the sub-envs whose episode ended, and
     ``TimeLimit.truncated`` of the infos separates ``truncated`` from ``terminated``.
 
-    Args:
-        level: A level of a stack, also one in the sub-envs.
-        name: Name of the env. ``None``: that of its class.
-        stepped: Object with the methods of a VecEnv that steps the level. ``None``: its owner.
+    ``stepped`` has the methods of a VecEnv and steps the level. ``None``: its owner does.
 
     Attributes:
         infos: Infos of the last step.
-
-    Example:
-        >>> from stable_baselines3.common.env_util import make_vec_env
-        >>> from tdx import GymWrapper
-        >>> from tdx.stacks.sb3.levels import list_levels
-        >>> levels = list_levels(make_vec_env("CartPole-v1", n_envs=2))
-        >>> env = GymWrapper(VecEnvAdapter(levels[-1], "CartPole-v1"))
-        >>> env.rollout(3)["next", "reward"].shape
-        torch.Size([2, 3, 1])
     """
 
     def __init__(self, level: Level, name: str | None = None, stepped: Any = None) -> None:
@@ -57,7 +45,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
     @property
     def unwrapped(self) -> Any:
         """The VecEnv inside all wrappers, which messages name."""
-        return self.vec_env.unwrapped
+        return getattr(self.vec_env, "unwrapped", self.vec_env)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -82,7 +70,6 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         return observation, rewards, dones & ~truncated, dones & truncated, info
 
     def close_extras(self, **kwargs: object) -> None:
-        """Close the VecEnv."""
         close_vec_env(self.vec_env)
 
 
@@ -90,10 +77,6 @@ class SteppedRows:
     """Sub-envs that are stepped as a ``DummyVecEnv`` steps them, with spaces of any kind.
 
     A ``DummyVecEnv`` has no memory for text, which a wrapper above these levels may remove.
-
-    Args:
-        envs: The sub-envs.
-        space: Observation space of each.
     """
 
     def __init__(
@@ -108,7 +91,6 @@ class SteppedRows:
         self._seeds = [seed + row for row in range(self.num_envs)]
 
     def reset(self) -> Any:
-        """Start new episodes in all rows and return their observations."""
         pairs = zip(self._envs, self._seeds, strict=True)
         first = [env.reset(seed=seed)[0] for env, seed in pairs]
         self._seeds = [None] * self.num_envs
@@ -134,12 +116,6 @@ class SteppedRows:
         memory: Any = create_empty_array(self._space, self.num_envs)
         return concatenate(self._space, observations, memory)
 
-    @property
-    def unwrapped(self) -> SteppedRows:
-        """The object itself, which messages name."""
-        return self
-
     def close(self) -> None:
-        """Close the sub-envs."""
         for env in self._envs:
             env.close()

@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import codec_of
 from tdx.foundation.errors import ArgumentError
@@ -23,40 +22,19 @@ from tdx.stacks.conversion import (
     NamedTensors,
     action_entries,
 )
-from tdx.stacks.counterparts import convert_stages, root_key
-from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
+from tdx.stacks.counterparts import convert_stages
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_errors
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.sb3.adapter import VecEnvAdapter
-from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
-def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
-    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
-
-    Args:
-        levels: Levels of the stack, the env inside first.
-
-    Raises:
-        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
-    """
-    return convert_vector_levels(
-        levels, "DummyVecEnv", has_sub_envs=bool(sub_envs(levels[0].owner))
-    )
-
-
-def convert_vector_levels(
-    levels: Sequence[Level], local: str, *, has_sub_envs: bool, observes_vector: bool = True
+def convert_levels(
+    levels: Sequence[Level], local: str, *, has_sub_envs: bool, observes_vector: bool
 ) -> ConvertedStack:
     """Find the counterparts of the wrappers in and around a vector env of any library.
 
-    Args:
-        levels: Levels of the stack, the env inside first.
-        local: Class of the library that has its sub-envs in this process.
-        has_sub_envs: True if the vector env inside has them in this process.
-        observes_vector: False if the vector env cannot be compared, but only its sub-envs.
-
-    Raises:
-        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
+    ``local`` is the class of the library that has its sub-envs in this process. Without
+    ``observes_vector``, only the sub-envs can be compared.
     """
     if not levels[0].in_rows:
         core = levels[0].owner
@@ -88,21 +66,8 @@ def convert_vector_levels(
     return ConvertedStack(env, (*converted.stages, *stages), converted.key)
 
 
-def level_at(levels: Sequence[Level], last: int) -> VecLevel:
-    """Return the level of a stage."""
-    level = levels[last + 1]
-    assert isinstance(level, VecLevel)
-    return level
-
-
 class VecEnvReference:
-    """A VecEnv whose values are entries ``[N, ...]``, as those of tdx.
-
-    Args:
-        env: The VecEnv.
-        key: Key of the observation, if it has a single entry.
-        seed: Seed of the random actions.
-    """
+    """A VecEnv whose values are entries ``[N, ...]``, as those of tdx."""
 
     def __init__(self, env: VecEnvAdapter, key: str | None, seed: int) -> None:
         self._env, self._key = env, key
@@ -117,23 +82,17 @@ class VecEnvReference:
     def reset(self, seed: int | None) -> NamedTensors:
         """See :class:`~tdx.stacks.conversion.Reference`; a step resets the rows already."""
         if self._current is None:
-            try:
+            with stack_errors("reset"):
                 self._current, _ = self._env.reset(seed=seed)
-            except Exception as error:
-                raise stack_error("reset", error) from error
         return self._entries(self._observe(self._current))
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
         return action, action_entries(self._encode_action(action))
 
     def step(self, action: object) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        try:
+        with stack_errors("step"):
             self._current, rewards, terminated, truncated, info = self._env.step(action)
-        except Exception as error:
-            raise stack_error("step", error) from error
         entries = {key: value.clone() for key, value in self.reset(None).items()}
         dones = terminated | truncated
         for row in np.flatnonzero(dones):
@@ -158,19 +117,8 @@ class VecEnvReference:
         return {key: value for key, value in leaves.items() if isinstance(value, Tensor)}
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         self._env.close()
 
 
 def _column(values: object, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
-
-
-def wrap_adapter(env: VecEnvAdapter, key: str | None) -> EnvBase:
-    """Return a VecEnv as one env of tdx, with batch size ``[N]``.
-
-    Args:
-        env: The VecEnv.
-        key: Key of the observation, if it has a single entry.
-    """
-    return with_observation_key(GymWrapper(env), root_key(env.single_observation_space), key)

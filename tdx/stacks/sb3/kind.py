@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tdx.stacks.kinds import BuiltinKind
-
-if TYPE_CHECKING:
-    from tdx.stacks.stack import Stack
+from tdx.stacks.stack import Stack
 
 
 def _open(target: Any) -> Stack:

@@ -18,9 +18,7 @@ from gymnasium import Space, spaces
 from tdx.stacks.gymnasium.levels import (
     MAX_LEVELS,
     Level,
-    hidden_envs,
     list_owners,
-    worker_sentence,
 )
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo
@@ -32,17 +30,12 @@ _FRAME_STACK = ("n_stack", "channels_first")
 
 @dataclass(frozen=True, slots=True)
 class VecLevel(Level):
-    """A level of a Stable-Baselines3 stack.
+    """A level of a Stable-Baselines3 stack."""
 
-    Args:
-        inside: The level inside, of a VecEnv wrapper.
-    """
-
-    inside: VecLevel | None = None
+    inside: VecLevel | None = None  # Of a VecEnv wrapper.
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
-        """Space of the observations of one env."""
         space: gymnasium.Space[Any] = self.owner.observation_space
         if self.inside is None:
             return space
@@ -52,7 +45,6 @@ class VecLevel(Level):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
-        """Space of the actions of one env."""
         return self.owner.action_space
 
     @property
@@ -61,7 +53,6 @@ class VecLevel(Level):
         return not self.in_rows and "venv" not in attributes_of(self.owner)
 
     def info(self) -> StageInfo:
-        """Describe the stage."""
         if self.in_rows:
             return Level(self.index, self.owners, self.num_envs, True).info()
         kind = type(self.owner)
@@ -79,9 +70,6 @@ def list_levels(env: Any) -> tuple[VecLevel, ...]:
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
-
-    Args:
-        env: The outermost VecEnv.
     """
     core = core_of(env)
     owners = list_owners(sub_envs(core), core, list_vec_wrappers(env))
@@ -103,9 +91,6 @@ def close_vec_env(env: Any) -> None:
     """Close a VecEnv, also if a worker process has ended.
 
     ``SubprocVecEnv`` waits forever for the other workers if one of them failed in a step.
-
-    Args:
-        env: The outermost VecEnv.
     """
     core = core_of(env)
     attributes = attributes_of(core)
@@ -150,28 +135,8 @@ def sub_envs(core: object) -> list[object]:
     return list(envs) if all(isinstance(sub_env, gymnasium.Env) for sub_env in envs) else []
 
 
-def list_hidden(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return the envs inside whose stages a stack does not show, each a sentence.
-
-    Args:
-        levels: Levels of a stack.
-    """
-    core = levels[0].owner
-    if levels[0].in_rows:
-        return hidden_envs([level for level in levels if level.in_rows])
-    if sub_envs(core):
-        return ("the sub-envs have different wrappers, which are not shown",)
-    if "processes" in attributes_of(core):
-        return (worker_sentence(core, "DummyVecEnv"),)
-    return (f"{type(core).__name__} does not show its sub-envs",)
-
-
 def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
-    """Return what a stack shows otherwise than expected, each a sentence.
-
-    Args:
-        levels: Levels of a stack.
-    """
+    """Return what a stack shows otherwise than expected, each a sentence."""
     notes: list[str] = []
     names = [
         level.name
@@ -187,11 +152,7 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
 
 
 def arguments_of(owner: object) -> dict[str, object]:
-    """Return the constructor arguments of a VecEnv or wrapper, with their current values.
-
-    Args:
-        owner: The VecEnv or wrapper.
-    """
+    """Return the constructor arguments of a VecEnv or wrapper, with their current values."""
     attributes = attributes_of(owner)
     arguments = constructor_arguments(owner, None)
     stacked = attributes.get("stacked_obs")
@@ -225,10 +186,8 @@ def vec_methods(owner: Any) -> tuple[str, ...]:
 def returned_space(owner: Any, declared_inside: Space[Any], inside: Space[Any]) -> Space[Any]:
     """Return the space of the observations that a VecEnv wrapper returns.
 
-    Args:
-        owner: The wrapper.
-        declared_inside: ``observation_space`` of the VecEnv inside.
-        inside: Space of the observations that the VecEnv inside returns.
+    ``declared_inside`` is the ``observation_space`` of the VecEnv inside, and ``inside`` the space
+    of what it returns.
     """
     declared: Space[Any] = owner.observation_space
     attributes = attributes_of(owner)

@@ -31,12 +31,7 @@ LIMITED: NestedKey = (INFO, "TimeLimit.truncated")
 
 
 def step_entries(space: Any, result: Any) -> LevelEntries:
-    """Return the entries of a result of ``step_wait``: observation, reward, done and infos.
-
-    Args:
-        space: Space of the observations of one env.
-        result: Copy of the result.
-    """
+    """Return the entries of a result of ``step_wait``: observation, reward, done and infos."""
     if not isinstance(result, tuple) or len(result) != 4:
         return {}
     observation, reward, done, infos = result
@@ -48,9 +43,6 @@ def step_entries(space: Any, result: Any) -> LevelEntries:
 
 def info_entries(infos: Sequence[Mapping[str, Any]]) -> LevelEntries:
     """Return the entries of the infos of all sub-envs, lists with ``None`` for missing values.
-
-    Args:
-        infos: Info of each sub-env.
 
     Example:
         >>> info_entries([{"x": 1.0, "lives": 3}, {"x": 2.0}])[("info", "lives")]
@@ -70,12 +62,7 @@ def merge_rows(rows: Sequence[LevelEntries]) -> LevelEntries:
 
 
 def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> LevelEntries:
-    """Return the last observations of the episodes that ended, ``[D, ...]`` for D sub-envs.
-
-    Args:
-        space: Space of the observations of one env.
-        infos: Info of each sub-env.
-    """
+    """Return the last observations of the episodes that ended, ``[D, ...]`` for D sub-envs."""
     rows = []
     for value in (info[TERMINAL] for info in infos if TERMINAL in info):
         own = space
@@ -101,9 +88,6 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> LevelEntries:
     """Return the observations with the last one of each episode that ended, by key.
 
     A VecEnv returns the first observation of the next episode instead.
-
-    Args:
-        entries: Values of a step after its outermost stage.
     """
     done = entries.get(DONE)
     observations: LevelEntries = {}
@@ -122,9 +106,6 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> LevelEntries:
 
 def end_flags(entries: Mapping[NestedKey, Any]) -> LevelEntries:
     """Return why the episodes of a step ended, which a VecEnv only tells in the infos.
-
-    Args:
-        entries: Values of a step after its outermost stage.
 
     Example:
         >>> done = torch.tensor([True, True])
@@ -168,7 +149,6 @@ class VecEnvLevels(WrapperLevels):
             yield Slot(level.index, row, form, "step", owner)
 
     def base_entries(self, slot: Slot, result: Any) -> RowEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         if slot.form.protocol == "env":
             return super().base_entries(slot, result)
         if slot.method == "reset":
@@ -181,7 +161,6 @@ class VecEnvLevels(WrapperLevels):
         return entries
 
     def base_result(self, slot: Slot, entries: RowEntries, live: object) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         if slot.form.protocol == "env":
             return super().base_result(slot, entries, live)
         observation = build_batch(self._spaces(-1)[0], entries, self.num_rows)
@@ -192,7 +171,6 @@ class VecEnvLevels(WrapperLevels):
         return observation, reward, done, [{} for _ in range(self.num_rows)]
 
     def lane(self, slot: Slot) -> Lane | None:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         if slot.form.protocol == "env" or slot.method in ("reset", "step"):
             return super().lane(slot)
         if "step" in vec_methods(slot.owner):
@@ -228,7 +206,6 @@ class VecEnvLevels(WrapperLevels):
         return entries
 
     def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         return merge_rows(rows)
 
     def find_autoresets(self, root: Event) -> set[int]:
@@ -251,7 +228,6 @@ class VecEnvLevels(WrapperLevels):
         return next_observations(current) | end_flags(current)
 
     def begin(self, seed: int) -> None:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         base = self._levels.get(-1)
         if base is not None and not base.in_rows:
             base.owner.reset()
@@ -259,7 +235,6 @@ class VecEnvLevels(WrapperLevels):
             super().begin(seed)
 
     def call(self, method: Method, argument: object) -> object:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         function = getattr(self._target, method)
         return function() if method in ("reset", "step_wait") else function(argument)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tdx.envs import EnvBase, GymWrapper
 from tdx.foundation.errors import ArgumentError
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
-from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.level_stack import policy_name
+from tdx.stacks.gymnasium.levels import Level, hidden_envs
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.refusals import unsupported_error
@@ -21,17 +21,13 @@ from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
     core_of,
-    list_hidden,
     list_levels,
     list_notes,
+    sub_envs,
 )
 from tdx.stacks.sb3.observed import DONE, VecEnvLevels
+from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
 from tdx.stacks.sources import attributes_of
-
-if TYPE_CHECKING:
-    from tdx.stacks.conversion import ConvertedStack
-    from tdx.stacks.sb3.converted import VecEnvReference
-
 
 _SKIPPED = (
     *("venv", "envs", "num_envs", "actions", "_actions", "_observations", "old_obs", "old_reward"),
@@ -44,11 +40,7 @@ _MAX_DEPTH = 4
 
 
 def level_state(level: Level) -> dict[str, Tensor]:
-    """Return copies of the numbers that a level keeps; those of sub-envs are stacked.
-
-    Args:
-        level: The level.
-    """
+    """Return copies of the numbers that a level keeps; those of sub-envs are stacked."""
     if level.in_rows:
         return row_state(level)
     skipped = {*_SKIPPED, *arguments_of(level.owner)}
@@ -82,30 +74,18 @@ def _is_record(value: object) -> bool:
     return not hasattr(value, "step") and bool(attributes_of(value))
 
 
-class StableBaselines3Stack(LevelStack):
+class StableBaselines3Stack(VectorStack):
     """A VecEnv of Stable-Baselines3; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs. ``next`` of a step has the
     ``terminal_observation`` of the infos for the sub-envs whose episode ended, and ``terminated``
     and ``truncated`` by ``TimeLimit.truncated`` of the infos.
-
-    Args:
-        target: The outermost VecEnv, or an algorithm that has one.
-
-    Raises:
-        ArgumentError: The algorithm has no env, or the env inside the wrappers is no VecEnv.
-
-    Example:
-        >>> from stable_baselines3.common.env_util import make_vec_env
-        >>> from stable_baselines3.common.vec_env import VecNormalize
-        >>> stack = StableBaselines3Stack(VecNormalize(make_vec_env("CartPole-v1", n_envs=2)))
-        >>> [stage.name for stage in stack.stages[-3:]]
-        ['Monitor', 'DummyVecEnv', 'VecNormalize']
     """
 
     kind = "stable-baselines3"
     done_keys = (DONE, *FLAGS)
     level_type = VecEnvLevels
+    local_class = "DummyVecEnv"
 
     def __init__(self, target: Any) -> None:
         # `hasattr` of a VecEnv wrapper also searches the VecEnvs inside.
@@ -124,20 +104,24 @@ class StableBaselines3Stack(LevelStack):
 
     @cached_property
     def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
         return (*self.hidden, *list_notes(self.levels))
+
+    @property
+    def has_sub_envs(self) -> bool:
+        return bool(sub_envs(self.core))
 
     @cached_property
     def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        return list_hidden(self.levels)
+        if self.levels[0].in_rows:
+            return hidden_envs([level for level in self.levels if level.in_rows])
+        if self.has_sub_envs or "processes" in attributes_of(self.core):
+            return super().hidden
+        return (f"{type(self.core).__name__} does not show its sub-envs",)
 
     def level_flags(self, level: Level) -> Sequence[str]:
-        """Return the names of the flags that a level returns."""
         return FLAGS if level.in_rows else (DONE,)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:
-        """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
     def driver(self, policy: object = None) -> VecEnvDriver:
@@ -146,48 +130,16 @@ class StableBaselines3Stack(LevelStack):
 
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the VecEnv and its wrappers are part of the env."""
-        from tdx.stacks.sb3.adapter import VecEnvAdapter
-        from tdx.stacks.sb3.converted import level_at
-
-        return GymWrapper(VecEnvAdapter(level_at(self.levels, len(self.levels) - 2), self.name))
+        return GymWrapper(self.adapter(self.levels[-1], self.name))
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
         close_vec_env(self.target)
 
-    def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import convert_levels
 
-        return convert_levels(self.levels)
-
-    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.adapter import VecEnvAdapter
-        from tdx.stacks.sb3.converted import VecEnvReference, level_at
-
-        return VecEnvReference(VecEnvAdapter(level_at(self.levels, last)), key, seed)
-
-    def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.adapter import VecEnvAdapter
-        from tdx.stacks.sb3.converted import level_at, wrap_adapter
-
-        return wrap_adapter(VecEnvAdapter(level_at(self.levels, last)), key)
-
-
-class VecEnvDriver(LevelDriver):
+class VecEnvDriver(VectorDriver):
     """Resets and steps a VecEnv as the algorithms of Stable-Baselines3 do.
 
     A VecEnv resets its sub-envs itself, so a reset is due only once.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions, or has ``predict``. ``None``: random
-            actions.
-
-    Raises:
-        ArgumentError: The policy can neither be called nor predict.
     """
 
     policy_hint = "pass an algorithm, or a function that takes observations and returns actions"
@@ -204,9 +156,6 @@ class VecEnvDriver(LevelDriver):
         if seed is not None:
             env.seed(seed)
         return env.reset()
-
-    def _sample(self) -> Any:
-        return np.array([self._stack.sample_action() for _ in range(self._stack.target.num_envs)])
 
     def _read(self, result: object) -> tuple[Any, bool]:
         return self._check_result(result, "step", "observation, reward, done, infos")[0], False

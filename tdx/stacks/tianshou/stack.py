@@ -6,10 +6,10 @@ Tianshou is imported only where its objects exist, and so is this module.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium import Space
@@ -18,39 +18,32 @@ from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.patches import Patches
-from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_owners, worker_sentence
+from tdx.stacks.gymnasium.levels import Level, list_owners
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.gymnasium.snapshots import result_entries
 from tdx.stacks.observe import Method, Slot
 from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.observe.levels import Original, RowEntries, Wrap
-from tdx.stacks.observe.traces import stack_rows
+from tdx.stacks.sb3.adapter import VecEnvAdapter
+from tdx.stacks.sb3.levels import core_of, list_vec_wrappers
+from tdx.stacks.sb3.observed import merge_rows
+from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
 from tdx.stacks.sources import attributes_of
-
-if TYPE_CHECKING:
-    from tdx.envs import EnvBase
-    from tdx.stacks.conversion import ConvertedStack
-    from tdx.stacks.sb3.converted import VecEnvReference
 
 _PARTS = "observations, rewards, terminated, truncated, infos"
 
 
 @dataclass(frozen=True, slots=True)
 class TianshouLevel(Level):
-    """A level of a stack of Tianshou.
+    """A level of a stack of Tianshou."""
 
-    Args:
-        inside: The level inside, of a wrapper of a vector env; of a ``DummyVectorEnv`` the last
-            one in the sub-envs, if they are shown.
-    """
-
+    # Of a wrapper of a vector env; of a DummyVectorEnv the last one in the sub-envs, if they are
+    # shown.
     inside: TianshouLevel | None = None
 
     @property
     def env_name(self) -> str:
-        """Id of the env inside, or the class name."""
         declared = getattr(self.owner, "spec", None)
         spec = declared if self.in_rows or not declared else declared[0]
         return self.name if spec is None else str(spec.id)
@@ -75,7 +68,6 @@ class TianshouLevel(Level):
 
     @property
     def action_space(self) -> Space[Any]:
-        """Space of the actions of one env."""
         if self.inside is not None:
             return self.inside.action_space
         declared: Any = self.owner.action_space
@@ -88,35 +80,64 @@ def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
 
     The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVectorEnv``. Other vector envs are the env inside.
-
-    Args:
-        env: The outermost vector env.
     """
-    outer: list[Any] = []
-    while "venv" in attributes_of(env) and len(outer) < MAX_LEVELS:
-        outer.append(env)
-        env = attributes_of(env)["venv"]
-    workers = [attributes_of(worker) for worker in env.workers]
+    core = core_of(env)
+    workers = [attributes_of(worker) for worker in core.workers]
     # Those of other processes have no `env`.
     sub_envs = [worker["env"] for worker in workers if "env" in worker]
-    owners = list_owners(sub_envs, env, outer)
+    owners = list_owners(sub_envs, core, list_vec_wrappers(env))
     levels: list[TianshouLevel] = []
     for index, (parts, in_rows) in enumerate(owners, start=-1):
         inside = None if in_rows or not levels else levels[-1]
-        levels.append(TianshouLevel(index, parts, env.env_num, in_rows, inside))
+        levels.append(TianshouLevel(index, parts, core.env_num, in_rows, inside))
     return tuple(levels)
+
+
+class SteppedVectorEnv:
+    """A vector env of Tianshou with the methods of a VecEnv; it resets its rows in a step."""
+
+    def __init__(self, env: Any) -> None:
+        self.num_envs = len(env)
+        self._env = env
+        self._seed: int | None = None
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset of each sub-env."""
+        self._seed = seed
+
+    def reset(self) -> Any:
+        seed, self._seed = self._seed, None
+        if seed is None:
+            return self._env.reset()[0]
+        # Its own `seed` resets the sub-envs, and the next reset draws other numbers.
+        rows = [self._env.reset([row], seed=seed + row)[0] for row in range(self.num_envs)]
+        return np.concatenate(rows)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+        """Step all rows, and reset those that are done, as a collector does."""
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        dones = np.logical_or(terminated, truncated)
+        infos = [dict(info) for info in infos]
+        ended = np.flatnonzero(dones).tolist()
+        for row in ended:
+            infos[row]["TimeLimit.truncated"] = bool(truncated[row] and not terminated[row])
+            infos[row]["terminal_observation"] = np.array(observations[row])
+        if ended:
+            observations = np.array(observations)
+            observations[ended] = self._env.reset(ended)[0]
+        return observations, rewards, dones, infos
+
+    def close(self) -> None:
+        self._env.close()
 
 
 @dataclass(slots=True)
 class Progress:
-    """What happened to a vector env so far.
+    """What happened to a vector env so far."""
 
-    Args:
-        latest: Observations that each level returned last.
-        is_seeding: True while ``seed`` runs, which resets the sub-envs; it is no call of a level.
-    """
-
+    # Observations that each level returned last.
     latest: dict[int, Any] = field(default_factory=dict)
+    # While seed runs, which resets the sub-envs; it is no call of a level.
     is_seeding: bool = False
 
 
@@ -140,7 +161,6 @@ class TianshouLevels(WrapperLevels):
 
     @contextmanager
     def attached(self, wrap: Wrap, rows: int | None = None) -> Iterator[None]:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         with super().attached(partial(self._hook, wrap), rows):
             yield
 
@@ -210,12 +230,9 @@ class TianshouLevels(WrapperLevels):
         return super().returned_entries(index, method, (*values, {})) | self.merge_infos(rows)
 
     def merge_infos(self, rows: Sequence[LevelEntries]) -> LevelEntries:
-        """See :class:`~tdx.stacks.observe.Levels`."""
-        keys = dict.fromkeys(key for row in rows for key in row)
-        return {key: stack_rows([row.get(key) for row in rows]) for key in keys}
+        return merge_rows(rows)
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
-        """See :class:`~tdx.stacks.observe.Levels`."""
         result = super().base_result(slot, entries, None if slot.form.is_batch else live)
         if not slot.form.is_batch:
             return result
@@ -227,21 +244,16 @@ def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
     return copy_result((*values, list(infos)), below)
 
 
-class TianshouStack(LevelStack):
+class TianshouStack(VectorStack):
     """A vector env of Tianshou; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs.
-
-    Args:
-        target: The outermost vector env.
-
-    Raises:
-        ArgumentError: It steps its sub-envs asynchronously.
     """
 
     kind = "tianshou"
     done_keys = ("done", *FLAGS)
     level_type = TianshouLevels
+    local_class = "DummyVectorEnv"
 
     def __init__(self, target: Any) -> None:
         if target.is_async:
@@ -253,88 +265,44 @@ class TianshouStack(LevelStack):
         self._progress = Progress()
 
     @property
-    def _core(self) -> Any:
-        return next(level.owner for level in self.levels if not level.in_rows)
+    def has_sub_envs(self) -> bool:
+        return type(self.core).__name__ == self.local_class
 
-    @property
-    def hidden(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        if self.levels[0].in_rows:
-            return ()
-        if type(self._core).__name__ == "DummyVectorEnv":
-            return ("the sub-envs have different wrappers, which are not shown",)
-        return (worker_sentence(self._core, "DummyVectorEnv"),)
-
-    @property
-    def sampled_space(self) -> Space[Any]:
-        """Space of the random actions of one sub-env."""
-        return self.levels[-1].action_space
+    def adapter(self, level: Level, name: str | None = None) -> VecEnvAdapter:
+        stepped = None if level.in_rows else SteppedVectorEnv(level.owner)
+        return VecEnvAdapter(level, name, stepped)
 
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps; the vector env has none."""
-        return {} if level.owner is self._core else super().level_state(level)
+        return {} if level.owner is self.core else super().level_state(level)
 
     def observed_levels(self) -> TianshouLevels:
-        """See :class:`~tdx.stacks.Stack`."""
         levels = TianshouLevels(self.target, self.levels, self.name)
         levels.progress = self._progress
         return levels
 
     def seed(self, seed: int) -> None:
-        """Seed the sub-envs."""
         self._progress.is_seeding = True
         try:
             self.target.seed(seed)
         finally:
             self._progress.is_seeding = False
 
-    @contextmanager
-    def paused_learning(self) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
+    def paused_learning(self) -> AbstractContextManager[object]:
         owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
-        with Patches([(owner, "update_obs_rms", False) for owner in owners]):
-            yield
-
-    def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.tianshou.converted import convert_levels
-
-        return convert_levels(self.levels)
-
-    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import VecEnvReference
-        from tdx.stacks.tianshou.converted import adapter_of
-
-        return VecEnvReference(adapter_of(self.levels[last + 1]), key, seed)
-
-    def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import wrap_adapter
-        from tdx.stacks.tianshou.converted import adapter_of
-
-        return wrap_adapter(adapter_of(self.levels[last + 1]), key)
+        return Patches([(owner, "update_obs_rms", False) for owner in owners])
 
     def driver(self, policy: Any = None) -> TianshouDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
         return TianshouDriver(self, policy)
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.Stack`."""
-        if not self._core.is_closed:
+        if not self.core.is_closed:
             self.target.close()
 
 
-class TianshouDriver(LevelDriver):
-    """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended.
-
-    Args:
-        stack: The stack.
-        policy: Takes observations and returns actions. ``None``: random actions.
-
-    Raises:
-        ArgumentError: The policy cannot be called.
-    """
+class TianshouDriver(VectorDriver):
+    """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended."""
 
     def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
         super().__init__(stack, policy)
@@ -352,9 +320,6 @@ class TianshouDriver(LevelDriver):
         latest = np.array(self._observation)
         latest[ended] = observations
         return latest
-
-    def _sample(self) -> Any:
-        return np.array([self._stack.sample_action() for _ in range(len(self._stack.target))])
 
     def _read(self, result: object) -> tuple[Any, bool]:
         parts = self._check_result(result, "step", _PARTS)

@@ -164,9 +164,6 @@ def require_torchrl() -> None:
 
     Raises:
         MissingPackageError: It is missing, or another release is installed.
-
-    Example:
-        >>> require_torchrl()
     """
     try:
         installed = version("torchrl")

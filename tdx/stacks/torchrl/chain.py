@@ -56,10 +56,7 @@ class ChainState:
 class TorchRLStage(Transform):
     """A transform of TorchRL in a chain of tdx; it runs the original.
 
-    Args:
-        original: The transform.
-        chain: Shared by the stages of one chain; ``None`` until the stage is in an env.
-        position: Index in that chain.
+    The stages of one chain share ``chain``, which is ``None`` until the stage is in an env.
     """
 
     steps_env = True
@@ -77,27 +74,22 @@ class TorchRLStage(Transform):
 
     @property  # type: ignore[misc]
     def in_keys(self) -> list[NestedKey]:
-        """Entries of the env's output to read."""
         return _keys(self.original, "in_keys")
 
     @property  # type: ignore[misc]
     def out_keys(self) -> list[NestedKey]:
-        """Keys to write."""
         return _keys(self.original, "out_keys")
 
     @property  # type: ignore[misc]
     def in_keys_inv(self) -> list[NestedKey]:
-        """Entries of the env's input to write."""
         return _keys(self.original, "in_keys_inv")
 
     @property  # type: ignore[misc]
     def out_keys_inv(self) -> list[NestedKey]:
-        """Keys that the policy writes."""
         return _keys(self.original, "out_keys_inv")
 
     @property
     def invertible(self) -> bool:
-        """True if the original changes the env's input."""
         own = type(self.original)
         return bool(self.in_keys_inv) or own._inv_call is not rl.transforms.Transform._inv_call
 
@@ -136,7 +128,6 @@ class TorchRLStage(Transform):
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Map stored data with the original."""
         return self.original.forward(tensordict)
 
     def init(self, tensordict: TensorDictBase) -> None:
@@ -145,12 +136,10 @@ class TorchRLStage(Transform):
     # Specs, batch size and device
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Return the output spec after the original."""
         spec = convert_to_torchrl(output_spec.clone().unlock_())
         return _unlocked(self.original.transform_output_spec(spec))
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Return the input spec that the policy sees."""
         spec = convert_to_torchrl(input_spec.clone().unlock_())
         return _unlocked(self.original.transform_input_spec(spec))
 
@@ -174,16 +163,11 @@ class TorchRLStage(Transform):
         self.original.close()
 
     def __reduce__(self) -> Any:
-        return _new_stage, (type(self.original),), self.__getstate__()
+        # Its own class was made for the original, and has no name that pickle finds.
+        return _new_stage, (type(self.original), type(self).__base__), self.__getstate__()
 
     def __repr__(self) -> str:
         return str(self.original)
-
-
-def create_stage(original: object, chain: ChainState, position: int) -> TorchRLStage:
-    """Return a stage for a transform; its class has the name of the transform's class."""
-    kind: Any = type(original)
-    return stage_class(kind, TorchRLStage)(original, chain, position)
 
 
 @cache
@@ -192,8 +176,8 @@ def stage_class(kind: Any, base: Any) -> Any:
     return type(kind.__name__, (base,), {"__doc__": kind.__doc__})
 
 
-def _new_stage(kind: object) -> TorchRLStage:
-    created = stage_class(kind, TorchRLStage)
+def _new_stage(kind: object, base: object) -> TorchRLStage:
+    created = stage_class(kind, base)
     new: TorchRLStage = created.__new__(created)
     return new
 
@@ -295,11 +279,7 @@ class TorchRLBase(EnvBase):
 
     @contextmanager
     def record_threads(self, threads: set[int]) -> Iterator[None]:
-        """Note the threads that reset or step the env of TorchRL in a block.
-
-        Args:
-            threads: Receives their ids.
-        """
+        """Note the threads that reset or step the env of TorchRL in a block."""
 
         def wrap(original: Callable[..., object]) -> Callable[..., object]:
             def noted(*args: object, **kwargs: object) -> object:
@@ -318,7 +298,6 @@ class TorchRLBase(EnvBase):
         super()._move(device)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the env of TorchRL."""
         if not self.original.is_closed:
             self.original.close()
         super().close()
@@ -328,13 +307,7 @@ class TorchRLBase(EnvBase):
 
 
 class TorchRLChain(TransformedEnv):
-    """A ``TransformedEnv`` of TorchRL with one stage for each of its transforms.
-
-    Args:
-        env: The converted base env.
-        transform: The stages.
-        original: The ``TransformedEnv`` of TorchRL.
-    """
+    """A ``TransformedEnv`` of TorchRL with one stage for each of its transforms."""
 
     original: Any
 
@@ -353,12 +326,7 @@ class TorchRLChain(TransformedEnv):
 
 
 def convert_env(env: object, seed_options: SeedOptions | None = None) -> EnvBase:
-    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`.
-
-    Args:
-        env: The env.
-        seed_options: How its base env is seeded; see :class:`TorchRLBase`.
-    """
+    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`."""
     if not isinstance(env, rl.EnvBase):
         raise ArgumentError(
             f"from_torchrl takes an env of TorchRL, got {type(env).__name__}",
@@ -373,17 +341,17 @@ def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvB
         return TorchRLBase(env, in_chain, seed_options)
     originals = flatten_transforms(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
-    stages = [create_stage(original, chain, index) for index, original in enumerate(originals)]
+    kinds: list[Any] = [type(original) for original in originals]
+    stages = [
+        stage_class(kind, TorchRLStage)(original, chain, index)
+        for index, (kind, original) in enumerate(zip(kinds, originals, strict=True))
+    ]
     base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
     return TorchRLChain(base, Compose(*stages), env)
 
 
 def list_transforms(env: Any) -> tuple[Any, list[Any]]:
-    """Return the env inside and its transforms, innermost first.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``.
-    """
+    """Return the env inside and its transforms, innermost first."""
     if not _has_stages(env):
         return env, []
     base, inner = list_transforms(env.base_env)

@@ -16,20 +16,7 @@ from tdx.stacks.torchrl.specs import convert_to_torchrl
 
 
 class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
-    """A TorchRL env that runs an env of tdx; see :func:`tdx.to_torchrl`.
-
-    Args:
-        env: The env of tdx.
-
-    Raises:
-        ArgumentError: ``env`` is not an env of tdx.
-        SpecError: A spec has no counterpart in TorchRL.
-
-    Example:
-        >>> from tdx import GymEnv
-        >>> TdxEnv(GymEnv("CartPole-v1")).rollout(5, break_when_any_done=False).batch_size
-        torch.Size([5])
-    """
+    """A TorchRL env that runs an env of tdx; see :func:`tdx.to_torchrl`."""
 
     def __init__(self, env: EnvBase) -> None:
         if not isinstance(env, EnvBase):
@@ -101,7 +88,6 @@ class TdxEnv(TorchRLEnvBase):  # type: ignore[misc]
         return self
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the env of tdx."""
         if not self.is_closed:
             self.env.close()
         super().close(raise_if_closed=raise_if_closed)

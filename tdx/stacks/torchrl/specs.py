@@ -23,14 +23,7 @@ def convert_from_torchrl(spec: object) -> Any:
 
 
 def _convert(spec: Any, source: Any, target: Any, convert: Callable[[Any], Any]) -> Any:
-    """Return the spec of the same kind and attributes in another library.
-
-    Args:
-        spec: The spec.
-        source: Module of its class.
-        target: Module of the class of the result.
-        convert: Converts inner specs.
-    """
+    """Return the spec of the same kind and attributes in another library."""
     if not isinstance(spec, source.TensorSpec):
         library = "tdx" if source is ours else "TorchRL"
         raise SpecError(f"{type(spec).__name__} is not a spec of {library} that can be converted")

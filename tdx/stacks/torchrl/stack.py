@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from inspect import getmodule
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 from tensordict import is_tensor_collection
@@ -14,44 +14,29 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torchrl import envs as rl
 
-from tdx.core.chain import chain_stages
+from tdx.core.chain import chain_stages, flatten_chain
 from tdx.envs import EnvBase
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
 from tdx.stacks.conversion import ConvertedStack, NamedTensors, RandomStream
 from tdx.stacks.counterparts import Place, convert_stages
-from tdx.stacks.gymnasium.converted import convert_levels, stack_error
+from tdx.stacks.gymnasium.converted import convert_levels, stack_errors
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
+from tdx.stacks.native_levels import ChainLevels
 from tdx.stacks.refusals import Missing
 from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StackState, StageInfo
 from tdx.stacks.torchrl import from_torchrl
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
 
-if TYPE_CHECKING:
-    from tdx.stacks.native_levels import ChainLevels
-
 _BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
 
 def convert_chain(env: object, infos: Sequence[StageInfo]) -> ConvertedStack:
-    """Find the counterparts of the transforms.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``.
-        infos: Descriptions of its transforms.
-
-    Raises:
-        ArgumentError: A pipeline cannot name the env inside.
-
-    Example:
-        >>> env = rl.TransformedEnv(rl.GymEnv("Pendulum-v1", g=9.0), rl.StepCounter(5))
-        >>> convert_chain(env, [StageInfo(0, "StepCounter")]).env.kwargs
-        {'g': 9.0}
-    """
+    """Find the counterparts of the transforms."""
     base, transforms = list_transforms(env)
     stages = convert_stages(
         ((info, transform, None, None) for info, transform in zip(infos, transforms, strict=True)),
@@ -112,7 +97,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
     if base.from_pixels:
         levels = levels[:-1]  # the wrapper that renders
     converted = convert_levels(levels)
-    other = next((stage for stage in converted.stages if stage.stages or stage.is_missing), None)
+    other = next((stage for stage in converted.stages if stage.stages or stage.missing), None)
     if other is not None:
         raise ArgumentError(
             f"the env inside has the Gymnasium wrapper {other.name}",
@@ -133,9 +118,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
 
     ``set_seed`` of TorchRL resets the env, so that its first episode is lost.
 
-    Args:
-        base: The env inside.
-        seed: The seed; the next rows of a batch get the following ones.
+    The next rows of a batch get the following seeds.
     """
     if type(base) in _BATCHED:
         return {"list_of_kwargs": [{"seed": seed + row} for row in range(base.num_workers)]}
@@ -143,12 +126,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
 
 
 def cut_chain(env: object, count: int) -> Any:
-    """Return an env with its first transforms only.
-
-    Args:
-        env: The env.
-        count: Number of transforms to keep.
-    """
+    """Return an env with its first transforms only."""
     base, transforms = list_transforms(env)
     if count == len(transforms):
         return env
@@ -161,10 +139,6 @@ class TorchRLReference:
     """A TorchRL env that runs as TorchRL steps it; batches reset the rows that are done.
 
     Random numbers of the env and of the actions have generators of their own.
-
-    Args:
-        env: The env with some of its transforms.
-        seed: Seed of the random actions.
     """
 
     def __init__(self, env: Any, seed: int) -> None:
@@ -173,8 +147,7 @@ class TorchRLReference:
         self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
 
     def reset(self, seed: int | None) -> NamedTensors:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        with self._of_env.active(), _reported("reset"):
+        with self._of_env.active(), stack_errors("reset"):
             if self._current is not None:
                 self._current = self._env.maybe_reset(self._current)
             else:
@@ -186,21 +159,18 @@ class TorchRLReference:
         return _entries(self._current, self._env.action_keys)
 
     def sample_action(self) -> tuple[Any, NamedTensors]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        with self._of_actions.active(), _reported("rand_action"):
+        with self._of_actions.active(), stack_errors("rand_action"):
             drawn = self._env.rand_action(self._current.clone(False))
         action = drawn.select(*self._env.action_keys)
         return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
 
     def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
-        with self._of_env.active(), _reported("step"):
+        with self._of_env.active(), stack_errors("step"):
             result = self._env.step(self._current.update(action))
             self._current = self._env.step_mdp(result)
         return _entries(result["next"], self._env.action_keys), {}
 
     def close(self) -> None:
-        """See :class:`~tdx.stacks.conversion.Reference`."""
         if not self._env.is_closed:
             self._env.close()
 
@@ -210,42 +180,13 @@ def _entries(tensordict: Any, actions: Sequence[Any]) -> NamedTensors:
     return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
 
 
-@contextmanager
-def _reported(method: str) -> Iterator[None]:
-    try:
-        yield
-    except TdxError:
-        raise
-    except Exception as error:
-        raise stack_error(method, error) from error
-
-
 def base_env(env: object, count: int) -> EnvBase:
-    """Return an env with its first transforms as one env of tdx, seeded as by the reference.
-
-    Args:
-        env: The env.
-        count: Number of transforms to keep.
-    """
+    """Return an env with its first transforms as one env of tdx, seeded as by the reference."""
     return convert_env(cut_chain(env, count), seed_options)
 
 
 class TorchRLStack(NativeStack):
-    """A TorchRL env with its transforms.
-
-    Args:
-        env: A ``torchrl.envs.EnvBase``; see :func:`~tdx.from_torchrl`.
-
-    Raises:
-        EnvError: It is a closed env of Gymnasium.
-
-    Example:
-        >>> from tdx import PendulumEnv, to_torchrl
-        >>> from torchrl.envs import StepCounter
-        >>> stack = TorchRLStack(to_torchrl(PendulumEnv()).append_transform(StepCounter(10)))
-        >>> [(stage.name, stage.arguments["max_steps"]) for stage in stack.stages]
-        [('StepCounter', 10)]
-    """
+    """A TorchRL env with its transforms."""
 
     kind = "torchrl"
 
@@ -257,7 +198,7 @@ class TorchRLStack(NativeStack):
     @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`; location and arguments are those of the originals."""
-        originals = self._originals()
+        originals = self._stateful_stages()
         return tuple(
             replace(
                 stage,
@@ -274,62 +215,41 @@ class TorchRLStack(NativeStack):
         return tuple(stage.call for stage in self.stages)
 
     def convert(self) -> ConvertedStack:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return convert_chain(self.target.original, self.stages)
 
     def reference(self, last: int, key: str | None, seed: int) -> TorchRLReference:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return TorchRLReference(cut_chain(self.target.original, last + 1), seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
-        """See :class:`~tdx.stacks.conversion.Convertible`."""
         return base_env(self.target.original, last + 1)
 
     @property
     def has_pipeline_rules(self) -> bool:
-        """See :class:`~tdx.stacks.Stack`."""
         return False
 
     def observed_levels(self) -> ChainLevels:
         """See :class:`~tdx.stacks.Stack`; inside is the original env, which frame skips step."""
-        from tdx.core.chain import flatten_chain
-        from tdx.stacks.native_levels import ChainLevels
-
         return ChainLevels(self.target, flatten_chain(self.target)[0].original)
 
     def state_owners(self) -> Sequence[object]:
         """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
-        return self._originals()
-
-    def load_state(self, state: StackState) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.states import write_tensor
-
-        originals = self._originals()
-        return [
-            f"{index}.{name}"
-            for index, values in state.items()
-            for name, value in values.items()
-            if index >= len(originals) or not write_tensor(originals[index], name, value)
-        ]
+        return self._stateful_stages()
 
     def state(self) -> StackState:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
-        states = {index: dict(_state(original)) for index, original in enumerate(self._originals())}
+        states = {
+            index: dict(_state(original)) for index, original in enumerate(self._stateful_stages())
+        }
         return {index: state for index, state in states.items() if state}
 
-    def _originals(self) -> list[Any]:
+    def _stateful_stages(self) -> Sequence[Any]:
         return [getattr(stage, "original", stage) for stage in chain_stages(self.target)]
 
 
 def _check_open(env: object) -> None:
-    from torchrl.envs import GymWrapper
-
-    from tdx.stacks.torchrl.chain import list_transforms
-
     base, _ = list_transforms(env)
     # Other envs of TorchRL count as closed before their first reset.
-    if isinstance(base, GymWrapper) and base.is_closed:
+    if isinstance(base, rl.GymWrapper) and base.is_closed:
         raise EnvError(
             "the env is closed",
             hint="create a new one",

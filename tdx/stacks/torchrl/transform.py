@@ -26,9 +26,6 @@ class AdoptedStage(TorchRLStage):
 
     The original is in a ``TransformedEnv`` of TorchRL around the env before this stage, from
     which it reads keys, and which it may step.
-
-    Args:
-        original: The transform.
     """
 
     def __init__(self, original: Any) -> None:
@@ -83,15 +80,6 @@ class AdoptedStage(TorchRLStage):
     def __getstate__(self) -> dict[str, Any]:
         # The env around the original is made again in the other process.
         return {**super().__getstate__(), "_chain": None}
-
-    def __reduce__(self) -> Any:
-        return _new_stage, (type(self.original),), self.__getstate__()
-
-
-def _new_stage(kind: object) -> AdoptedStage:
-    created = stage_class(kind, AdoptedStage)
-    new: AdoptedStage = created.__new__(created)
-    return new
 
 
 def adopt_transform(transform: Any) -> Transform:
