@@ -90,12 +90,7 @@ def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the keys that a policy can read from the env.
-
-    Args:
-        ctx: Command line so far.
-        incomplete: Word to complete.
-    """
+    """Complete the keys that a policy can read from the env."""
     return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
 
 
@@ -412,11 +407,8 @@ def compute_facts(
 ) -> DatasetFacts:
     """Read a dataset and compute its statistics, with a progress line on stderr.
 
-    Args:
-        path: Dataset of any format.
-        key: The only feature to read. ``None``: all of them.
-        numbers: Numeric features to read. ``None``: all of them.
-        has_results: Whether rewards and flags of a dump are read too.
+    ``numbers`` are the numeric features to read; ``has_results`` adds the rewards and flags of a
+    dump.
 
     Raises:
         KeyNotFoundError: The dataset has no such feature.
@@ -500,10 +492,6 @@ def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
 
 def with_target(options: PipelineOptions, target: str | None = None) -> PipelineOptions:
     """Return the options with the env or the file that a target names.
-
-    Args:
-        options: Options of the pipeline.
-        target: Target. ``None``: that of the options, if there is one.
 
     Raises:
         ArgumentError: ``--env`` or ``--pipeline`` is given too.
@@ -617,11 +605,6 @@ def _check_no_folder(target: str) -> None:
 
 def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:
     """Return a command that runs a pipeline again, with its seed and the target as an argument.
-
-    Args:
-        command: Command, such as ``tdx report``.
-        options: Options that the user passed.
-        config: Pipeline that was read from them.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -739,12 +722,8 @@ def open_pipeline(
     Its stages are those that :func:`~tdx.stacks.building.build_stack` finds: of a chain of tdx, or
     the wrappers that a factory returns.
 
-    Args:
-        pipeline: The pipeline.
-        options: Options of the command.
-        is_measured: Leave worker processes as they are, so that the times are those of the env.
-            Otherwise their sub-envs are created in this process, where all stages are seen.
-        samples: Value of ``--samples``.
+    ``is_measured`` leaves worker processes as they are, so that the times are those of the env;
+    otherwise their sub-envs are created in this process, where all stages are seen.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.rollouts.samples import read_samples

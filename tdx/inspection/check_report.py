@@ -550,13 +550,8 @@ def fix_pipeline(
 
     A fix after which the chain can no longer be built is skipped.
 
-    Args:
-        pipeline: The pipeline.
-        allow_code: Allow importing the Python objects that it names.
-        rules: Lint rules to apply. Defaults to all rules.
-        strict: Apply the fixes of suggestions too.
-        unsafe: Apply fixes that change the values that the chain returns too.
-        accelerator: Apply the fixes of the rules about accelerators too.
+    ``strict`` applies those of suggestions too, ``unsafe`` those that change the values of the
+    chain.
 
     Raises:
         EnvError: The env cannot be made.

@@ -32,15 +32,7 @@ TINY_IMAGE_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class CheckpointViolation:
-    """A violation of a rule.
-
-    Args:
-        message: What is wrong, with the values.
-        hint: The next step, if there is one.
-        processor: Processor of the step.
-        step: The step; ``None`` for the checkpoint as a whole.
-        key: Feature.
-    """
+    """A violation of a rule by a step, or without one by the checkpoint as a whole."""
 
     message: str
     hint: str | None = None
@@ -64,10 +56,7 @@ def check_checkpoint(
 ) -> CheckReport:
     """Check the processors of a checkpoint against its configuration and against themselves.
 
-    Args:
-        checkpoint: As :func:`~tdx.stacks.checkpoints.read_checkpoint` returns it.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
+    Without ``select``, a sequence of prefixes of codes, all rules apply.
     """
     return checkpoint_report(checkpoint, (), select, ignore)
 
@@ -83,13 +72,7 @@ def check_on_accelerator(
 ) -> CheckReport:
     """Add what the rules about accelerators find when LeRobot runs the steps on a simulated one.
 
-    Args:
-        report: Report of the other rules.
-        checkpoint: The checkpoint.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-        allow_code: Allow running the steps.
-        samples: Recorded samples. ``None``: drawn from the features.
+    Without samples, they are drawn from the features.
 
     Raises:
         TdxError: The steps cannot run; see
@@ -183,15 +166,7 @@ def select_findings(
     checkpoint: Checkpoint | None = None,
     file: Path | None = None,
 ) -> list[Finding]:
-    """Return the violations of the selected rules as findings.
-
-    Args:
-        violations: Violations with their rules.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-        checkpoint: Checkpoint whose steps are violated.
-        file: File that is violated as a whole.
-    """
+    """Return the violations of the selected rules as findings."""
     findings = []
     for rule, violation in violations:
         if not is_selected(rule.code, select, ignore):

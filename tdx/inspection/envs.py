@@ -269,9 +269,6 @@ class EnvDetails(Result):
 def describe_env(env: EnvConfig) -> EnvDetails:
     """Describe a registered env; it is made, but not stepped.
 
-    Args:
-        env: Id and arguments of the env.
-
     Raises:
         EnvNotFoundError: No env with that id is registered.
         MissingPackageError: The package of the env is not installed.

@@ -46,16 +46,7 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class ImagePair:
-    """Input and output of an image stage for one frame.
-
-    Args:
-        stage: Index of the stage.
-        key: Key that it writes.
-        before: PNG of the input; ``None`` if that is not an image.
-        after: PNG of the output.
-        before_text: Name, shape and dtype of the input.
-        after_text: The same of the output.
-    """
+    """Input and output of an image stage for one frame, as PNG; not all inputs are images."""
 
     stage: int
     key: str
@@ -79,9 +70,6 @@ class EpisodeSummary:
     """One episode of the rollout.
 
     Args:
-        env: Index of the env in the batch, from 0.
-        start: First step.
-        steps: Number of steps.
         total: Sum of its rewards; ``None`` without rewards.
         ended: ``terminated``, ``truncated``, or ``cut`` if it did not end within the limit.
     """
@@ -95,16 +83,7 @@ class EpisodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """A seeded rollout with random actions, in which each env finishes its last episode.
-
-    Args:
-        steps: Number of steps that each env made at least.
-        seed: The seed.
-        plots: Rewards.
-        episodes: Episodes in the order of their ends.
-        images: Frames before and after each image stage, at one step.
-        image_step: That step.
-    """
+    """A seeded rollout with random actions, in which each env finishes its last episode."""
 
     steps: int
     seed: int
@@ -119,12 +98,8 @@ def summarize_rollout(
 ) -> RolloutSummary:
     """Run a reproducible rollout with random actions, to the end of its episodes.
 
-    Args:
-        stack: Stack; it is seeded, reset and stepped.
-        steps: Minimum length of the rollout. Afterwards each env continues until its episode ends,
-            for at most :data:`MAX_EXTRA_STEPS` steps.
-        seed: Seed of the env and of the actions.
-        on_steps: Called with the progress.
+    Each env makes at least ``steps`` steps and continues until its episode ends, for at most
+    :data:`MAX_EXTRA_STEPS` more.
 
     Raises:
         TdxError: The env or a stage raised an error.
@@ -291,10 +266,8 @@ def is_image(value: object, batch_dims: int) -> bool:
 def to_png(value: Tensor, batch_dims: int) -> bytes:
     """Encode the image of the first env; frames stacked along the channels are placed side by side.
 
-    Args:
-        value: ``[*B, C, H, W]`` or ``[*B, H, W, C]``; uint8, or floats. Floats in 0 … 1 are
-            scaled to bytes; others are stretched from their minimum to their maximum.
-        batch_dims: Number of dims in ``B``.
+    The value is ``[*B, C, H, W]`` or ``[*B, H, W, C]``, of bytes or floats. Floats in 0 … 1 are
+    scaled to bytes; others are stretched from their minimum to their maximum.
     """
     import torch
 
@@ -347,17 +320,7 @@ class PipelineReport:
     """Data of the report.
 
     Args:
-        name: Pipeline file, or the target that the user named.
-        env: Name of the env.
-        text: Pipeline file.
-        calls: Each stage as the text of ``-t``.
-        chain: What each stage does.
-        lineage: Versions of all keys.
-        specs: Specs before and after the chain.
         plan: How a rollout runs. ``None``: another library steps the env.
-        lints: Findings of the linter.
-        rollout: Summary of a rollout.
-        versions: Versions of tdx and its dependencies.
     """
 
     name: str
@@ -407,14 +370,6 @@ def build_report(
     on_steps: OnSteps | None = None,
 ) -> PipelineReport:
     """Collect the data of the report; the env is reset and stepped.
-
-    Args:
-        stack: The stack of the pipeline.
-        pipeline: The pipeline.
-        name: Name of the pipeline.
-        steps: Minimum length of the rollout, in which each env finishes its last episode.
-        seed: Seed of the rollout.
-        on_steps: Called with the progress of the rollout.
 
     Raises:
         TdxError: The env or a stage raised an error.

@@ -127,11 +127,7 @@ def check_on_accelerator(
 ) -> CheckReport:
     """Add what the rules about accelerators find when the stages run on a simulated one.
 
-    Args:
-        report: Report of the other checks.
-        build: Creates a stack that is a chain of tdx or TorchRL.
-        seed: Seed of the env.
-        rules: Lint rules to apply.
+    ``build`` creates a chain of tdx or TorchRL.
     """
     from tdx.inspection.lint.context import DeviceContext
     from tdx.stacks.device_calls import count_device_calls

@@ -46,12 +46,6 @@ class KeyRecord:
     """Statistics of one key after one stage.
 
     Args:
-        stage: The stage, ``env`` or ``output``.
-        key: The key.
-        mean: Mean of the finite numbers; ``None`` without numbers.
-        std: Standard deviation.
-        minimum: Minimum.
-        maximum: Maximum.
         nan: Share of NaN, from 0 to 1.
         outside: Share of the values outside the spec; ``None`` if it was not compared.
         microseconds: Time of the stage; ``None`` in a rollout.
@@ -84,10 +78,6 @@ class WatchRecord:
     """One sample.
 
     Args:
-        step: Number of steps so far.
-        seconds: Time since the start.
-        keys: Statistics of the keys.
-        states: States of the stages.
         values: The values themselves, by stage and key; only Rerun gets them.
     """
 

@@ -181,11 +181,6 @@ def initial_pipeline(
 ) -> Pipeline | None:
     """Return the pipeline that the app opens with; ``None`` for an empty one.
 
-    Args:
-        options: Options of the pipeline.
-        samples: Value of ``--samples``, which not every pipeline takes.
-        policy: Value of ``--policy``. ``None``: that of the pipeline file.
-
     Raises:
         ArgumentError: There are stages without an env, or the options conflict.
         PipelineError: The file or a stage is invalid.

@@ -79,9 +79,7 @@ def _plugin_rules() -> Mapping[Rule, Plugin]:
 def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
     """Select rules by code.
 
-    Args:
-        select: Codes, or prefixes of codes, to include. Empty: all rules.
-        ignore: Codes, or prefixes of codes, to exclude.
+    Codes may be prefixes. Without ``select``, all rules are included.
 
     Raises:
         UnknownNameError: A code matches no rule.
@@ -103,10 +101,7 @@ def rules_of(
 ) -> tuple[Rule, ...]:
     """Select the rules for a pipeline.
 
-    Args:
-        pipeline: Pipeline, whose file may select rules.
-        select: Codes, or prefixes of codes, that replace those of the file.
-        ignore: Codes, or prefixes of codes, to exclude in addition.
+    Codes in ``select`` replace those of the file; codes in ``ignore`` are excluded in addition.
 
     Raises:
         UnknownNameError: A code matches no rule.
@@ -148,9 +143,7 @@ def lint(
 ) -> list[LintFinding]:
     """Return every violation in a pipeline or a stack, in the order of its stages.
 
-    Args:
-        context: The pipeline, the stack, or what the pipeline did to a device.
-        rules: Rules to apply. Defaults to all rules; those for other subjects do not apply.
+    Rules for other subjects than that of the context do not apply.
 
     Example:
         >>> from tdx.pipeline import Pipeline

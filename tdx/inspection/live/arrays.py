@@ -22,12 +22,7 @@ _MAX_BINNED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RowSelector:
-    """Selects rows of a batch.
-
-    Args:
-        batch: Batch size.
-        row: Row, counted through all batch dims. ``None``: all rows.
-    """
+    """Selects a row of a batch, counted through all batch dims; ``None`` selects all rows."""
 
     batch: tuple[int, ...]
     row: int | None
@@ -134,11 +129,7 @@ def find_images(
 ) -> Iterator[ImageView]:
     """Yield every image that a stage wrote, in order.
 
-    Args:
-        trace: The reset or step.
-        row: Row of a batch. Defaults to the first.
-        zoom: Scale of all images; they are not enlarged.
-        numbers: Numbers of the stages.
+    Of a batch, the first row is the default. Images are not enlarged.
     """
     batch = tuple(trace.tensordict.batch_size)
     rows = RowSelector(batch, 0 if row is None and batch else row)

@@ -104,9 +104,6 @@ class LiveSession:
 
     Args:
         env: Env with its chain, or a stack of another library. The caller closes it.
-        max_traces: Maximum number of resets and steps in the history.
-        clock: Returns nanoseconds.
-        numbers: Numbers of the stages that the user sees. Defaults to their indices.
         probe: Called around each hook; around the whole step of a stack of another library.
 
     Raises:
@@ -167,9 +164,6 @@ class LiveSession:
 
     def advance(self, action: TensorDictBase | None = None) -> StepTrace:
         """Record one trace: the first reset, a reset that is due, or a step.
-
-        Args:
-            action: Action of a step. Defaults to that of the policy.
 
         Raises:
             TdxError: The env, a stage or the policy raised an error; the partial trace is in the
@@ -281,12 +275,9 @@ class LiveSession:
     ) -> TraceView:
         """Return a view of a trace.
 
-        Args:
-            index: Index of the trace. Defaults to the latest. The nearest one if it is not in the
-                history.
-            against: Trace to compare values with. Defaults to the previous one.
-            earlier: Trace of an earlier session to compare with instead.
-            row: Row of the batch. ``None``: all rows.
+        The default is the latest trace, compared with the previous one; ``earlier`` is a trace of
+        an earlier session to compare with instead. A trace that is not in the history is replaced
+        by the nearest one.
 
         Raises:
             ArgumentError: There are no traces yet.
