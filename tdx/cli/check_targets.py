@@ -22,9 +22,6 @@ def find_targets(names: Sequence[str], exclude: Sequence[str]) -> tuple[list[str
     """Return the targets of a command, with folders replaced by what they contain.
 
     The flag is True for several targets, and for those of a folder.
-
-    Raises:
-        ArgumentError: A folder contains no pipeline, or a target is a stage without ``-t``.
     """
     targets: list[str] = []
     has_folder = False

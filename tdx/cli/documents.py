@@ -191,11 +191,7 @@ def _declare_documents() -> Mapping[str, Document]:
 
 
 def document_schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of document.
-
-    Raises:
-        UnknownNameError: The kind is unknown.
-    """
+    """Return the JSON Schema of a kind of document."""
     from tdx.cli.schemas import SchemaBuilder, closed_object
     from tdx.cli.views import StageCall
     from tdx.pipeline.generate import DIALECT

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class DumpSide:
-    """Stored steps of a dump, with the specs of its pipeline.
-
-    Raises:
-        TdxError: The env, which is needed for the specs, cannot be built.
-    """
+    """Stored steps of a dump, with the specs of its pipeline."""
 
     def __init__(self, dump: Dump, allow_code: bool = False, name: str | None = None) -> None:
         self.name = str(dump.path) if name is None else name
@@ -79,11 +75,7 @@ class ReplaySide(PipelineSide):
 
 
 def first_steps(dump: Dump, steps: int) -> TensorDictBase:
-    """Return the first steps of a dump, shape ``[*B, T]``.
-
-    Raises:
-        ArgumentError: The dump has fewer steps.
-    """
+    """Return the first steps of a dump, shape ``[*B, T]``."""
     available = dump.manifest.steps
     if steps > available:
         message = f"{dump.path} has {available:,} steps, not {steps:,}"

@@ -64,11 +64,7 @@ class PipelineDialog:
         self._ask = ask
 
     def run(self) -> Pipeline:
-        """Ask until the pipeline is complete.
-
-        Raises:
-            ArgumentError: The answers end before an env is named.
-        """
+        """Ask until the pipeline is complete."""
         self._ask_env()
         if not self._stages:
             self._suggest_stages()
@@ -247,12 +243,7 @@ _SHARED = ("--env-kwargs", "--seed", "--allow-code")
 
 
 def import_from(source: str, options: PipelineOptions) -> StackImport:
-    """Convert the stack that a factory returns.
-
-    Raises:
-        ArgumentError: ``--from`` is combined with options of another pipeline.
-        TdxError: The factory cannot be used, or no stage has a counterpart.
-    """
+    """Convert the stack that a factory returns."""
     from tdx.cli.pipelines import parse_env_kwargs
     from tdx.inspection.stack_import import import_stack
     from tdx.pipeline import EnvConfig

@@ -259,9 +259,6 @@ def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[s
     """Return the defaults of options that the user configured, by name.
 
     ``tolerant`` ignores settings that cannot be read.
-
-    Raises:
-        TdxError: The settings cannot be read.
     """
     if not names:
         return {}

@@ -103,10 +103,6 @@ def write_file(
     """Write text to a file atomically, or to stdout, a device or a pipe.
 
     ``-`` is stdout.
-
-    Raises:
-        ArgumentError: The file exists and ``force`` is False, or it is a link.
-        OutputError: The file cannot be written.
     """
     if str(path) == STDOUT:
         sys.stdout.write(text)
@@ -120,11 +116,7 @@ def write_file(
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:
-    """Check that a file may be written.
-
-    Raises:
-        ArgumentError: The file exists and ``force`` is False, or it is a link.
-    """
+    """Check that a file may be written."""
     if str(path) != STDOUT:
         check_replaceable(path, force=force)
 

@@ -363,12 +363,7 @@ def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeli
 
 
 def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
-    """Read the policy checkpoint that a target names; ``None`` if it names something else.
-
-    Raises:
-        ArgumentError: Stages are added to a checkpoint.
-        StorageError: The checkpoint cannot be read.
-    """
+    """Read the policy checkpoint that a target names; ``None`` if it names something else."""
     from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
 
     target = options.target or options.pipeline
@@ -382,12 +377,7 @@ def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
 
 
 def find_descriptor(options: TargetOptions) -> Descriptor | None:
-    """Read the deployment descriptor that a target names; ``None`` if it names something else.
-
-    Raises:
-        ArgumentError: There are options of a pipeline.
-        StorageError: The descriptor cannot be read.
-    """
+    """Read the deployment descriptor that a target names; ``None`` if it names something else."""
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     target = options.target or options.pipeline
@@ -409,10 +399,6 @@ def compute_facts(
 
     ``numbers`` are the numeric features to read; ``has_results`` adds the rewards and flags of a
     dump.
-
-    Raises:
-        KeyNotFoundError: The dataset has no such feature.
-        StorageError: The dataset cannot be read.
     """
     from tdx.cli.progress import activity_on
     from tdx.inspection.dataset_check import read_facts
@@ -427,12 +413,7 @@ def compute_facts(
 
 
 def read_reference(path: str) -> Descriptor:
-    """Read the descriptor or the contract that a deployment descriptor is compared with.
-
-    Raises:
-        ArgumentError: It is something else.
-        StorageError: It cannot be read.
-    """
+    """Read the descriptor or the contract that a deployment descriptor is compared with."""
     from tdx.contracts.storage import load_contract
     from tdx.foundation.files import is_contract
     from tdx.inspection.contract_descriptor import describe_contract
@@ -491,11 +472,7 @@ def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
 
 
 def with_target(options: PipelineOptions, target: str | None = None) -> PipelineOptions:
-    """Return the options with the env or the file that a target names.
-
-    Raises:
-        ArgumentError: ``--env`` or ``--pipeline`` is given too.
-    """
+    """Return the options with the env or the file that a target names."""
     if isinstance(options, TargetOptions):
         target, options = target or options.target, replace(options, target=None)
     if isinstance(options, ArgumentOptions) and options.args is not None:
@@ -644,11 +621,7 @@ def is_file_target(target: str) -> bool:
 
 
 def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
-    """Parse the stages from ``-t``.
-
-    Raises:
-        PipelineError: A stage is invalid; the error says which.
-    """
+    """Parse the stages from ``-t``."""
     from tdx.pipeline import parse_stage
 
     stages = []
@@ -661,11 +634,7 @@ def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
 
 
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
-    """Parse the value of ``--env-kwargs``.
-
-    Raises:
-        ArgumentError: It is not a list of named values.
-    """
+    """Parse the value of ``--env-kwargs``."""
     from tdx.pipeline import parse_kwargs
 
     if text is None:

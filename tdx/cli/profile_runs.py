@@ -127,11 +127,7 @@ def measure(
 
 
 def count_calls(request: ProfileRequest) -> DeviceCalls:
-    """Count the launches, copies and waits of a pipeline or checkpoint on a simulated device.
-
-    Raises:
-        TdxError: The env cannot be built, or the checkpoint cannot run.
-    """
+    """Count the launches, copies and waits of a pipeline or checkpoint on a simulated device."""
     from tdx.cli.pipelines import open_env
     from tdx.cli.runtime import third_party_code
     from tdx.rollouts.samples import read_samples
@@ -238,11 +234,7 @@ def raise_error(error: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFiles:
-    """Files that ``tdx profile`` writes.
-
-    Raises:
-        ArgumentError: A file exists, or several files use stdout.
-    """
+    """Files that ``tdx profile`` writes."""
 
     paths: dict[str, str | None]
     force: bool
@@ -320,11 +312,7 @@ class Reference:
     def read(
         cls, path: str | None, fail_if: list[str] | None, force: bool, plan: ProfilePlan
     ) -> Reference:
-        """Read ``--baseline``; check before measuring that the profiles can be compared.
-
-        Raises:
-            ArgumentError: The file is invalid, or is of another pipeline or machine.
-        """
+        """Read ``--baseline``; check before measuring that the profiles can be compared."""
         from tdx.profiling.compare import compare_profiles, parse_limits
         from tdx.profiling.machine import detect_machine
         from tdx.profiling.saved import read_profile

@@ -67,11 +67,7 @@ class ShardOptions:
 
 
 def check_sharding(sharding: ShardOptions, force: bool) -> None:
-    """Refuse options of shards that contradict each other.
-
-    Raises:
-        ArgumentError: They do.
-    """
+    """Refuse options of shards that contradict each other."""
     if sharding.shards is None:
         for name in ("shard", "on", "retries"):
             if getattr(sharding, name) is not None:

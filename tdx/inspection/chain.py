@@ -302,9 +302,6 @@ def inspect_chain(env: object, name: str | None = None) -> ChainReport:
     An env of tdx is not stepped. A stack of another library does not declare its keys: it is reset
     and makes a few random steps.
 
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
-
     Example:
         >>> import gymnasium
         >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))

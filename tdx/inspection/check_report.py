@@ -553,9 +553,6 @@ def fix_pipeline(
     ``strict`` applies those of suggestions too, ``unsafe`` those that change the values of the
     chain.
 
-    Raises:
-        EnvError: The env cannot be made.
-
     Example:
         >>> from tdx.pipeline import Pipeline, format_stage
         >>> clipped = Pipeline.of("Pendulum-v1", "RewardClipping(-1, 1)", "RewardScaling(0, 0.1)")

@@ -73,10 +73,6 @@ def check_on_accelerator(
     """Add what the rules about accelerators find when LeRobot runs the steps on a simulated one.
 
     Without samples, they are drawn from the features.
-
-    Raises:
-        TdxError: The steps cannot run; see
-            :func:`~tdx.stacks.checkpoints.device_calls.count_checkpoint_calls`.
     """
     from tdx.inspection.lint.context import DeviceContext
     from tdx.inspection.lint.linter import all_rules, lint

@@ -52,10 +52,6 @@ def compare_checkpoints(
     Steps are paired by their names, in order. The weights of the policies are not compared.
 
     Without samples, both run on the middle and the bounds of the specs, and on a few random ones.
-
-    Raises:
-        ArgumentError: A step cannot process a sample, or the samples have no feature of the
-            checkpoints.
     """
     specs = inspect_checkpoint(a), inspect_checkpoint(b)
     before = [[c.before for c in report.changes if c.before is not None] for report in specs]

@@ -181,11 +181,7 @@ class DiffSide(Protocol):
 
 
 class PipelineSide:
-    """A pipeline as one side of a comparison.
-
-    Raises:
-        TdxError: The pipeline cannot be built.
-    """
+    """A pipeline as one side of a comparison."""
 
     def __init__(self, name: str, pipeline: Pipeline, allow_code: bool = False) -> None:
         from tdx.stacks.building import build_env, build_stack

@@ -204,9 +204,6 @@ class Lineage(Result):
         """Return the lineage restricted to some keys; unchanged if ``keys`` is empty.
 
         Keys have dots between their parts; a group stands for all keys in it.
-
-        Raises:
-            KeyNotFoundError: A key does not exist at any stage.
         """
         known = self.keys()
         for key in keys:
@@ -229,9 +226,6 @@ def inspect_keys(
     """Trace every key of an env through its chain.
 
     An env of tdx is not stepped; a stack of another library makes a few random steps.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
 
     Example:
         >>> from tdx import GymEnv, RewardScaling, TransformedEnv

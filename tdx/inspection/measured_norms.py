@@ -36,10 +36,6 @@ def measure_norm(
 
     The steps follow the seed of the pipeline.
 
-    Raises:
-        ArgumentError: The last stage is not a normalizer, or its statistics are too large.
-        TdxError: The env cannot be made or stepped.
-
     Example:
         >>> from tdx.pipeline import Pipeline
         >>> chain = Pipeline.of("Pendulum-v1", "ObservationNorm")

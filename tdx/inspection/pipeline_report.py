@@ -100,9 +100,6 @@ def summarize_rollout(
 
     Each env makes at least ``steps`` steps and continues until its episode ends, for at most
     :data:`MAX_EXTRA_STEPS` more.
-
-    Raises:
-        TdxError: The env or a stage raised an error.
     """
     import torch
 
@@ -369,11 +366,7 @@ def build_report(
     seed: int = 0,
     on_steps: OnSteps | None = None,
 ) -> PipelineReport:
-    """Collect the data of the report; the env is reset and stepped.
-
-    Raises:
-        TdxError: The env or a stage raised an error.
-    """
+    """Collect the data of the report; the env is reset and stepped."""
     from tdx import __version__
 
     flow = find_flow(stack)

@@ -156,11 +156,6 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
 
     ``open_stack`` is called once or twice for each part.
 
-    Raises:
-        ArgumentError: The stack is of a kind that cannot be converted, or no stage has a
-            counterpart.
-        EnvError: The stack raises.
-
     Example:
         >>> import gymnasium
         >>> from tdx.stacks import open_stack

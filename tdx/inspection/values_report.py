@@ -54,11 +54,7 @@ class ValuesReport(Result):
     error: TdxError | None = None
 
     def only(self, key: str) -> ValuesReport:
-        """Return the report restricted to one key.
-
-        Raises:
-            KeyNotFoundError: No stage wrote the key, and no error ended the run before.
-        """
+        """Return the report restricted to one key."""
         known: dict[str, None] = {}
         phases: list[PhaseValues] = []
         for phase in self.phases:
@@ -102,10 +98,6 @@ def inspect_values(
 
     ``each`` reports each reset and step as a phase of its own. If the env or a stage raises, the
     report has the values so far and the error.
-
-    Raises:
-        ArgumentError: ``steps`` is below 1, or ``env`` is neither an env nor a stack.
-        TdxError: A stage does not accept the specs before it.
 
     Example:
         >>> from tdx import GymEnv, RewardClipping, TransformedEnv
@@ -402,10 +394,6 @@ def inspect_state(
     """Report the state of each stage, after a number of random steps.
 
     With 0 steps, the env is neither reset nor stepped.
-
-    Raises:
-        ArgumentError: ``env`` is neither an env nor a stack.
-        TdxError: The env or a stage raised.
 
     Example:
         >>> import gymnasium

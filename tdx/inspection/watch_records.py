@@ -260,11 +260,7 @@ class _Rerun:
 
 
 def sink_of(to: object) -> Sink:
-    """Return the sink for the argument ``to`` of :class:`tdx.watch`.
-
-    Raises:
-        ArgumentError: It is neither a path, nor has ``add_scalar`` or ``log``.
-    """
+    """Return the sink for the argument ``to`` of :class:`tdx.watch`."""
     if isinstance(to, str | Path):
         return JsonLines(Path(to))
     if hasattr(to, "set_time") and hasattr(to, "log"):

@@ -712,11 +712,7 @@ class Fixes:
         unsafe: bool,
         accelerator: bool,
     ) -> Fixes:
-        """Apply the fixes of the rules to a pipeline and to the text of its file.
-
-        Raises:
-            ArgumentError: Some stages come from the file and some from options.
-        """
+        """Apply the fixes of the rules to a pipeline and to the text of its file."""
         from tdx.inspection.check_report import fix_pipeline
 
         if file is not None and options.transforms:
@@ -739,11 +735,7 @@ class Fixes:
         return cls(result, file, original_text)
 
     def write(self) -> Pipeline:
-        """Write the fixed file unless it changed on disk; return the fixed pipeline.
-
-        Raises:
-            PipelineError: The file changed on disk or cannot be written.
-        """
+        """Write the fixed file unless it changed on disk; return the fixed pipeline."""
         from tdx.pipeline import PipelineFile
 
         file = self.file

@@ -78,9 +78,6 @@ def parse_names(
 
     ``all_name`` stands for all known names, ``none_name`` for none. ``None``: the option is not
     given.
-
-    Raises:
-        UnknownNameError: A name is unknown; suggests the nearest.
     """
     if not values:
         return None

@@ -133,11 +133,7 @@ def spec_view(
     changes: bool = False,
     key: str | None = None,
 ) -> View:
-    """Lay out a spec report.
-
-    Raises:
-        KeyNotFoundError: No stage has this key.
-    """
+    """Lay out a spec report."""
     selected = report if key is None else report.only(key)
     selected = selected.only_changes() if changes else selected
     each = stages or changes or key is not None

@@ -81,9 +81,6 @@ def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
 
     Codes may be prefixes. Without ``select``, all rules are included.
 
-    Raises:
-        UnknownNameError: A code matches no rule.
-
     Example:
         >>> [rule.code for rule in select_rules(["TDX42"], ignore=["TDX422", "TDX423"])]
         ['TDX421', 'TDX424', 'TDX425']
@@ -236,9 +233,6 @@ def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
     Returns:
         The module, or what a function or class returns when called without arguments. ``None`` if
         the pipeline names no code, importing is not allowed, or the object is not a module.
-
-    Raises:
-        TdxError: The object does not exist.
     """
     reference = parse_policy(pipeline.policy).reference if pipeline.policy else None
     if reference is None or not allow_code:

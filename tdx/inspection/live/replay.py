@@ -105,11 +105,7 @@ class Replay:
         return sum(action is not None for action in self.earlier.recording.actions[: self.total])
 
     def advance(self) -> StepTrace:
-        """Repeat one reset or step, or make a reset that is due before it.
-
-        Raises:
-            TdxError: The env or a stage raised an error.
-        """
+        """Repeat one reset or step, or make a reset that is due before it."""
         session, tracer = self.session, self.session.tracer
         actions = self.earlier.recording.actions
         action = actions[self.done] if self.done < self.total else None

@@ -106,9 +106,6 @@ class LiveSession:
         env: Env with its chain, or a stack of another library. The caller closes it.
         probe: Called around each hook; around the whole step of a stack of another library.
 
-    Raises:
-        TdxError: A stage does not accept the specs before it.
-
     Example:
         >>> from tdx import PendulumEnv, StepCounter, TransformedEnv
         >>> session = LiveSession(TransformedEnv(PendulumEnv(), StepCounter(3)))
@@ -278,9 +275,6 @@ class LiveSession:
         The default is the latest trace, compared with the previous one; ``earlier`` is a trace of
         an earlier session to compare with instead. A trace that is not in the history is replaced
         by the nearest one.
-
-        Raises:
-            ArgumentError: There are no traces yet.
         """
         trace = self._trace(index)
         other = self.history.find(trace.index - 1 if against is None else against)
