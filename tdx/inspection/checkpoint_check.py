@@ -14,6 +14,7 @@ from tdx.compare.orders import find_order
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
+from tdx.inspection.lint.rule import is_selected
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, SampleEntries, Step
 from tdx.stacks.checkpoints.model import IDENTITY
 from tdx.stacks.checkpoints.scaling import STATISTICS, UNSCALED
@@ -89,13 +90,9 @@ def check_on_accelerator(
         if place is not None:
             processor, step = checkpoint.stages[place]
             where = Where(step.index, step.short_name, file=checkpoint.file_name(processor))
-        found.append(replace(Finding.from_lint_at(match, where), check="accelerator"))
-    return replace(
-        report,
-        checks=(*report.checks, "accelerator"),
-        findings=(*report.findings, *found),
-        notes=(*report.notes, *(note for note in calls.notes if note not in report.hidden)),
-    )
+        found.append(Finding.from_lint_at(match, where))
+    notes = [note for note in calls.notes if note not in report.hidden]
+    return report.with_accelerator(found, notes)
 
 
 def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
@@ -147,11 +144,6 @@ def checkpoint_report(
         # Not checked: then the report does not say that all checks passed.
         hidden=(*checkpoint.notes, *opaque),
     )
-
-
-def is_selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
-    """Return True if prefixes of codes select a rule and do not leave it out."""
-    return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
 
 
 def select_findings(

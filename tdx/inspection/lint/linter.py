@@ -14,7 +14,7 @@ from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins, own_mod
 from tdx.inspection.checkpoint_codes import DATASET_RULES
 from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import DeviceContext, KeySpecs, LintContext, LintStage
-from tdx.inspection.lint.rule import Rule, Violation
+from tdx.inspection.lint.rule import Rule, Violation, is_selected
 from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
@@ -86,11 +86,7 @@ def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
         ['TDX421', 'TDX424', 'TDX425']
     """
     wanted, unwanted = _normalize_codes(select), _normalize_codes(ignore)
-    return tuple(
-        rule
-        for rule in all_rules()
-        if (not wanted or rule.code.startswith(wanted)) and not rule.code.startswith(unwanted)
-    )
+    return tuple(rule for rule in all_rules() if is_selected(rule.code, wanted, unwanted))
 
 
 def rules_of(
