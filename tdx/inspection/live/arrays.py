@@ -143,8 +143,8 @@ def find_images(
                 down = -3 if _layout(tuple(image.shape)) == "last" else -2
                 height, width = image.shape[down], image.shape[down + 1]
                 scaled = (max(1, round(side * min(zoom, 1.0))) for side in (width, height))
-                frames = _to_frames(_subsample(image, zoom))
-                strip = _make_strip(frames, *scaled)
+                frames = to_frames(_subsample(image, zoom))
+                strip = make_strip(frames, *scaled)
                 yield ImageView(
                     version=version.name,
                     name=stage.name if is_stage else numbers.name(stage.kind, stage.name),
@@ -168,7 +168,7 @@ def _subsample(numbers: np.ndarray[Any, Any], zoom: float) -> np.ndarray[Any, An
     return numbers[(..., every, every, slice(None)) if is_last else (..., every, every)]
 
 
-def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """Convert to frames of bytes ``[H, W, 3]``, one unless frames are stacked; gray is repeated."""
     import numpy as np
 
@@ -188,14 +188,14 @@ def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [np.repeat(frame, 3 // channels, axis=2) for frame in frames]
 
 
-def _make_strip(
-    frames: list[np.ndarray[Any, Any]], width: int, height: int
+def make_strip(
+    frames: list[np.ndarray[Any, Any]], width: int, height: int, space: int = 1
 ) -> np.ndarray[Any, Any]:
-    """Scale frames to a size, and put them side by side with a column between two of them."""
+    """Scale frames to a size, and put them side by side with some columns between two of them."""
     import numpy as np
 
     small = [_downsample(frame, width, height) for frame in frames]
-    gap = np.zeros_like(small[0][:, :1])
+    gap = np.zeros((height, space, 3), np.uint8)
     parts = [part for frame in small for part in (gap, frame)]
     strip: np.ndarray[Any, Any] = np.ascontiguousarray(np.concatenate(parts[1:], 1))
     return strip
