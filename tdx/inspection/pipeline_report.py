@@ -260,7 +260,8 @@ def is_image(value: object, batch_dims: int) -> bool:
 def to_png(value: Tensor, batch_dims: int) -> bytes:
     """Encode the image of the first env; frames stacked along the channels are placed side by side.
 
-    Floats in 0 … 1 are scaled to bytes; others are stretched from their minimum to their maximum.
+    The images are ``[*B, C, H, W]`` or ``[*B, H, W, C]``. Floats in 0 … 1 are scaled to bytes;
+    others are stretched from their minimum to their maximum.
     """
     image = as_array(value[(0,) * batch_dims])
     assert image is not None
