@@ -285,7 +285,7 @@ def device_rule(
 
 
 def is_selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
-    """Return True if a code has a prefix in ``select``, if there are any, and none in ``ignore``."""
+    """Return True if a code has a prefix in ``select``, which may be empty, not in ``ignore``."""
     return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
 
 
