@@ -27,14 +27,7 @@ def text_width(text: str) -> float:
 
 
 def label(x: float, y: float, text: str, kind: str = "") -> str:
-    """Return a text.
-
-    Args:
-        x: Left end.
-        y: Baseline.
-        text: Text to draw.
-        kind: CSS class.
-    """
+    """Return a text."""
     css_class = f' class="{kind}"' if kind else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{css_class}>{escape_html(text)}</text>'
 
@@ -60,12 +53,7 @@ def svg_image(
 ) -> str:
     """Return a complete SVG image.
 
-    Args:
-        width: Width in user units and in pixels.
-        height: Height.
-        parts: Shapes and texts.
-        title: Description for screen readers.
-        as_file: True for an image that is not a part of an HTML page.
+    ``title`` describes it for screen readers; ``as_file``: it is not a part of a page.
     """
     namespace = 'xmlns="http://www.w3.org/2000/svg" ' if as_file else ""
     return (
@@ -82,11 +70,7 @@ _PLOT_WIDTH, _PLOT_HEIGHT, _BINS = 250.0, 84.0, 30
 
 
 def flame_chart(root: CallNode) -> str:
-    """Return the mean step as a flame chart, with callees below their callers.
-
-    Args:
-        root: The mean step.
-    """
+    """Return the mean step as a flame chart, with callees below their callers."""
     if root.step_us <= 0:
         return ""
     parts = list(_flames(root, 0.0, 0, _FLAME_WIDTH / root.step_us, root.step_us))
@@ -119,11 +103,7 @@ def _flames(node: CallNode, left: float, level: int, scale: float, whole: float)
 
 
 def times_plot(row: Row) -> str:
-    """Return a histogram of the times of a row; the last bar includes all longer times.
-
-    Args:
-        row: Row of the profile.
-    """
+    """Return a histogram of the times of a row; the last bar includes all longer times."""
     if len(row.times_ns) < 2:
         return ""
     counts, edges = histogram(row.samples_us, _BINS)
@@ -148,11 +128,7 @@ def growth_plot(
 ) -> str:
     """Return a log-log plot of the cost of each part along one axis.
 
-    Args:
-        name: Name of the axis.
-        values: Values on the axis, all above 0.
-        lines: Name and µs per step at each value for each part, the most expensive first; ``None``
-            where it is unknown.
+    The most expensive parts come first; ``None`` stands for an unknown time.
     """
     costs = [cost for _, line in lines for cost in line if cost]
     if not costs or len(values) < 2:
@@ -200,11 +176,7 @@ _MAX_BAR_WIDTH = 64.0
 
 
 def reward_plot(plots: Sequence[RewardPlot]) -> str:
-    """Return a plot of the rewards at one key, with a line per env.
-
-    Args:
-        plots: Rewards of each env.
-    """
+    """Return a plot of the rewards at one key, with a line per env."""
     values = [value for plot in plots for value in plot.values if math.isfinite(value)]
     steps = max((len(plot.values) for plot in plots), default=0)
     if not values or steps == 0:

@@ -21,15 +21,7 @@ _MAX_BYTES = 1 << 20
 def find_targets(names: Sequence[str], exclude: Sequence[str]) -> tuple[list[str], bool]:
     """Return the targets of a command, with folders replaced by what they contain.
 
-    Args:
-        names: Targets on the command line.
-        exclude: Patterns of targets to leave out, of a whole path or of any part of it.
-
-    Returns:
-        The targets without repetitions, and True if they are several or come from a folder.
-
-    Raises:
-        ArgumentError: A folder contains no pipeline, or a target is a stage without ``-t``.
+    The flag is True for several targets, and for those of a folder.
     """
     targets: list[str] = []
     has_folder = False

@@ -275,9 +275,8 @@ def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
     Finding them imports torch, which takes seconds. A shell would hang for that time: a process in
     the background finds them instead, and if it takes long, a later TAB offers them.
 
-    Args:
-        question: What the names depend on, as plain data; files count with their time of change.
-        find: Returns the names. What it prints is discarded; if it fails, there are none.
+    Files that the question names count with their time of change. What ``find`` prints is
+    discarded; if it fails, there are no names.
     """
     changed = []
     for word in _texts(question):

@@ -39,18 +39,8 @@ def check_against(
 ) -> int:
     """Check an env against a contract, and write the report.
 
-    Args:
-        options: Options of the env.
-        folder: Folder of the contract.
-        output: Output format.
-        evaluation: The env is used for evaluation.
-        samples: Value of ``--samples``.
-        shrink: Folder for the smallest case of the first difference. ``None``: write none.
-        tolerance: Values of ``--tolerance``.
-        stage: Stage of the env to check alone, against a contract of it. ``None``: all stages.
-
-    Returns:
-        The exit code.
+    With ``shrink``, the smallest case of the first difference is written to that folder; with
+    ``stage``, this stage is checked alone, against a contract of it.
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_pipeline, read_pipeline
@@ -87,8 +77,7 @@ def _write_smallest(
 ) -> Counterexample | None:
     """Write the smallest case of the first difference, and a line about it on stderr.
 
-    Returns:
-        The case; ``None`` if nothing differs.
+    ``None``: nothing differs.
     """
     from tdx.contracts.shrinking import shrink_contract, write_counterexample
     from tdx.foundation.text import count_text
@@ -188,14 +177,7 @@ def explain_differences(
     seed: int = 0,
     noun: str = "reference",
 ) -> DiffReport:
-    """Return a comparison with the stages that differ first, and the kind of each difference.
-
-    Args:
-        report: Comparison whose sides differ.
-        stacks: Functions that open both sides.
-        seed: Seed of the reference steps.
-        noun: What messages call the first side.
-    """
+    """Return a comparison with the stages that differ first, and the kind of each difference."""
     from tdx.contracts import diff_stacks as compare_stacks
     from tdx.foundation.errors import TdxError
     from tdx.foundation.text import count_text

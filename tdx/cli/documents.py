@@ -65,8 +65,6 @@ class Document:
 
     Args:
         content: Result or typed dict whose entries the document contains. ``None``: no such.
-        extra: Types of its other entries, by name.
-        optional: Types of entries that it may contain, by name.
         has_calls: True if its ``stages`` are completed by :meth:`tdx.cli.views.View.data`.
     """
 
@@ -193,14 +191,7 @@ def _declare_documents() -> Mapping[str, Document]:
 
 
 def document_schema(kind: str) -> dict[str, Any]:
-    """Return the JSON Schema of a kind of document.
-
-    Args:
-        kind: Value of its entry ``kind``.
-
-    Raises:
-        UnknownNameError: The kind is unknown.
-    """
+    """Return the JSON Schema of a kind of document."""
     from tdx.cli.schemas import SchemaBuilder, closed_object
     from tdx.cli.views import StageCall
     from tdx.pipeline.generate import DIALECT

@@ -24,16 +24,7 @@ if TYPE_CHECKING:
 
 
 class DumpSide:
-    """Stored steps of a dump, with the specs of its pipeline.
-
-    Args:
-        dump: Dump to compare.
-        allow_code: If True, its pipeline may import Python objects.
-        name: Name in the output. ``None``: the path.
-
-    Raises:
-        TdxError: The env, which is needed for the specs, cannot be built.
-    """
+    """Stored steps of a dump, with the specs of its pipeline."""
 
     def __init__(self, dump: Dump, allow_code: bool = False, name: str | None = None) -> None:
         self.name = str(dump.path) if name is None else name
@@ -58,14 +49,7 @@ class DumpSide:
 
 
 class ReplaySide(PipelineSide):
-    """A pipeline that runs with the seed and the actions of a dump.
-
-    Args:
-        name: Name in the output.
-        pipeline: Pipeline to compare.
-        dump: Dump with the actions.
-        allow_code: If True, the pipeline may import Python objects.
-    """
+    """A pipeline that runs with the seed and the actions of a dump."""
 
     def __init__(self, name: str, pipeline: Pipeline, dump: Dump, allow_code: bool = False) -> None:
         unseeded = replace(pipeline, env=replace(pipeline.env, seed=None))
@@ -91,11 +75,7 @@ class ReplaySide(PipelineSide):
 
 
 def first_steps(dump: Dump, steps: int) -> TensorDictBase:
-    """Return the first steps of a dump, shape ``[*B, T]``.
-
-    Raises:
-        ArgumentError: The dump has fewer steps.
-    """
+    """Return the first steps of a dump, shape ``[*B, T]``."""
     available = dump.manifest.steps
     if steps > available:
         message = f"{dump.path} has {available:,} steps, not {steps:,}"
@@ -104,13 +84,7 @@ def first_steps(dump: Dump, steps: int) -> TensorDictBase:
 
 
 def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
-    """Open both sides of a comparison: dumps, or a dump and a pipeline that repeats its actions.
-
-    Args:
-        a: Folder of a dump, or a target.
-        b: Folder of a dump, or a target.
-        allow_code: If True, pipelines may import Python objects.
-    """
+    """Open both sides of a comparison: dumps, or a dump and a pipeline that repeats its actions."""
     dumps = {path: open_dump(path) for path in (a, b) if Path(path).is_dir()}
     sides: list[DiffSide] = []
     try:
@@ -142,13 +116,7 @@ def compare_with_dump(
 ) -> DiffReport:
     """Compare two sides, at least one of them a dump, and explain what differs.
 
-    Args:
-        sides: Both sides.
-        steps: Number of steps whose values are compared. ``None``, 0: compare no values.
-        seed: Seed of the dump.
-        noun: What messages call the first side.
-        recorded_steps: Number of steps that both sides have. ``None``: one of them is run.
-        allow_code: If True, pipelines may import Python objects.
+    ``recorded_steps`` is the number of steps that both sides have; ``None``: one of them is run.
     """
     from tdx.cli.contract_runs import explain_differences
     from tdx.stacks.building import build_stack

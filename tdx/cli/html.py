@@ -136,8 +136,7 @@ _PAGE_HEAD = (
 def html_page(blocks: Iterable[Block]) -> str:
     """Return blocks as a complete page, with its sections as links at the top.
 
-    Args:
-        blocks: Blocks with the layout for unlimited width; the first heading is the title.
+    The first heading is the title.
     """
     blocks = list(resolve(blocks, UNLIMITED))
     title = next(block.text for block in blocks if isinstance(block, Heading))
@@ -157,9 +156,6 @@ def html_fragment(blocks: Iterable[Block]) -> str:
     """Return blocks as a ``<div>`` of at most ``MAX_BYTES``.
 
     Long lists and tables are folded, and what exceeds the limit is counted instead.
-
-    Args:
-        blocks: Blocks with the layout for unlimited width.
     """
     blocks = list(resolve(blocks, UNLIMITED))
     style = _STYLE + _PICTURE_STYLE if any(isinstance(b, Gallery) for b in blocks) else _STYLE

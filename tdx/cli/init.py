@@ -45,12 +45,7 @@ _YAML_ITEM = "  - "
 class PipelineDialog:
     """Builds a pipeline from answers and shows the specs after each of them.
 
-    Args:
-        env: Env. If its id is empty, the dialog asks for it.
-        stages: Stages that are given already.
-        allow_code: If True, stages may import Python objects.
-        color: When to color.
-        ask: Shows a question and returns the answer; raises EOFError if there is none.
+    ``ask`` shows a question and returns the answer; it raises EOFError if there is none.
     """
 
     def __init__(
@@ -69,11 +64,7 @@ class PipelineDialog:
         self._ask = ask
 
     def run(self) -> Pipeline:
-        """Ask until the pipeline is complete.
-
-        Raises:
-            ArgumentError: The answers end before an env is named.
-        """
+        """Ask until the pipeline is complete."""
         self._ask_env()
         if not self._stages:
             self._suggest_stages()
@@ -176,11 +167,7 @@ class PipelineDialog:
 
 @contextmanager
 def tab_completion(complete: Callable[[str], list[tuple[str, str]]]) -> Iterator[None]:
-    """Complete answers with TAB, if Python has readline.
-
-    Args:
-        complete: Returns completions of a word with their descriptions.
-    """
+    """Complete answers with TAB, if Python has readline."""
     try:
         import readline
     except ImportError:
@@ -210,11 +197,7 @@ def commented_pipeline(
 ) -> str:
     """Return the YAML text of a pipeline with comments.
 
-    Args:
-        pipeline: Pipeline to write.
-        leaves: Specs of its env without the chain.
-        comments: Comment on each stage, of any number of lines; more comments are at the end.
-        notes: Lines after the title.
+    There is a comment of any number of lines for each stage; more comments are at the end.
     """
     header = map(escape_control_characters, _header(pipeline, leaves, notes))
     lines: list[str] = [f"# {line}".rstrip() for line in header]
@@ -260,16 +243,7 @@ _SHARED = ("--env-kwargs", "--seed", "--allow-code")
 
 
 def import_from(source: str, options: PipelineOptions) -> StackImport:
-    """Convert the stack that a factory returns.
-
-    Args:
-        source: ``module:function`` or ``file.py:function``.
-        options: Arguments of the factory, the seed, and the permission to import it.
-
-    Raises:
-        ArgumentError: ``--from`` is combined with options of another pipeline.
-        TdxError: The factory cannot be used, or no stage has a counterpart.
-    """
+    """Convert the stack that a factory returns."""
     from tdx.cli.pipelines import parse_env_kwargs
     from tdx.inspection.stack_import import import_stack
     from tdx.pipeline import EnvConfig

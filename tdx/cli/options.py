@@ -82,15 +82,7 @@ def choice_option(
     metavar: str | None = None,
     panel: str | None = None,
 ) -> Any:
-    """Declare an option with a limited number of values; an invalid one suggests the nearest.
-
-    Args:
-        option: Name, such as ``--color``.
-        choices: Valid values.
-        help: Help text.
-        metavar: Placeholder of the value in the help. ``None``: all values.
-        panel: Section of the help.
-    """
+    """Declare an option with a limited number of values; an invalid one suggests the nearest."""
     known = {choice.value: choice for choice in choices}
 
     def parse(value: str) -> StrEnum:
@@ -145,16 +137,7 @@ def integer_option(
     metavar: str = "N",
     panel: str | None = None,
 ) -> Any:
-    """Declare an option with an integer value.
-
-    Args:
-        option: Name, such as ``--steps``.
-        minimum: Smallest valid value.
-        help: Help text.
-        maximum: Largest valid value.
-        metavar: Placeholder of the value in the help.
-        panel: Section of the help.
-    """
+    """Declare an option with an integer value."""
     parser = integer_parser(option, minimum, maximum)
     return typer.Option(option, metavar=metavar, parser=parser, help=help, rich_help_panel=panel)
 
@@ -275,12 +258,7 @@ class DebugOptions:
 def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:
     """Return the defaults of options that the user configured, by name.
 
-    Args:
-        names: Names of settings.
-        tolerant: If True, ignore settings that cannot be read.
-
-    Raises:
-        TdxError: The settings cannot be read.
+    ``tolerant`` ignores settings that cannot be read.
     """
     if not names:
         return {}

@@ -42,25 +42,14 @@ STDOUT = "-"
 
 
 def write_view(view: View, options: OutputOptions) -> None:
-    """Write a view to stdout.
-
-    Args:
-        view: View to write.
-        options: Format and color.
-    """
+    """Write a view to stdout."""
     sys.stdout.write(render_view(view, options))
 
 
 def render_view(view: View, options: OutputOptions, width: int | None = None) -> str:
     """Return a view as text.
 
-    Args:
-        view: View to render.
-        options: Format and color.
-        width: Columns. ``None``: those of the terminal, unlimited in a pipe.
-
-    Returns:
-        Complete lines.
+    Without a width, it is that of the terminal, and unlimited in a pipe.
     """
     match options.format:
         case Format.JSON | Format.SARIF:
@@ -113,15 +102,7 @@ def write_file(
 ) -> None:
     """Write text to a file atomically, or to stdout, a device or a pipe.
 
-    Args:
-        path: Target; ``-`` is stdout.
-        text: Content.
-        force: If True, replace an existing file.
-        create_folder: If True, create missing folders.
-
-    Raises:
-        ArgumentError: The file exists and ``force`` is False, or it is a link.
-        OutputError: The file cannot be written.
+    ``-`` is stdout.
     """
     if str(path) == STDOUT:
         sys.stdout.write(text)
@@ -135,11 +116,7 @@ def write_file(
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:
-    """Check that a file may be written.
-
-    Raises:
-        ArgumentError: The file exists and ``force`` is False, or it is a link.
-    """
+    """Check that a file may be written."""
     if str(path) != STDOUT:
         check_replaceable(path, force=force)
 
@@ -163,16 +140,7 @@ def terminal_width() -> int:
 
 
 def terminal_text(blocks: Iterable[Block], width: int, *, color: bool = False) -> str:
-    """Return blocks as text.
-
-    Args:
-        blocks: Blocks to show.
-        width: Maximum columns of a line.
-        color: If True, add ANSI colors.
-
-    Returns:
-        Complete lines without trailing spaces.
-    """
+    """Return blocks as text."""
     shown = text_blocks(blocks, width)
     lines: list[str] = []
     for position, block in enumerate(shown):
@@ -229,13 +197,7 @@ def _color_cell(cell: Cell, *, color: bool) -> str:
 
 
 def wrap_text(text: str, width: int, indent: int = 0) -> list[str]:
-    """Wrap running text with Rich.
-
-    Args:
-        text: Text, with ANSI codes if it is colored.
-        width: Maximum columns of a line.
-        indent: Columns of indentation.
-    """
+    """Wrap running text with Rich."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -245,13 +207,7 @@ def wrap_text(text: str, width: int, indent: int = 0) -> list[str]:
 def _wrapped_table(
     rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int
 ) -> list[str]:
-    """Wrap the cells of a table with Rich, except those of fixed columns.
-
-    Args:
-        rows: Cells, with ANSI codes if they are colored.
-        columns: Columns of the table.
-        width: Maximum columns of a line.
-    """
+    """Wrap the cells of a table with Rich, except those of fixed columns."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -285,14 +241,7 @@ def _render(renderable: RenderableType, width: int) -> list[str]:
 
 
 def markdown(blocks: Iterable[Block]) -> str:
-    """Return blocks as Markdown.
-
-    Args:
-        blocks: Blocks with the layout for unlimited width.
-
-    Returns:
-        Complete lines.
-    """
+    """Return blocks as Markdown."""
     return "\n\n".join(_block(block) for block in text_blocks(blocks, UNLIMITED)) + "\n"
 
 
@@ -343,9 +292,5 @@ def _escape(text: str) -> str:
 
 
 def mermaid_label(text: str) -> str:
-    """Escape text for a Mermaid label in double quotes.
-
-    Args:
-        text: One line.
-    """
+    """Escape text for a Mermaid label in double quotes."""
     return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")

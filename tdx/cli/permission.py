@@ -24,8 +24,7 @@ def ask_to_run(env_id: str) -> bool:
     The answer is remembered for the Python files of its folder as they are: a changed, added or
     removed one asks again. A refusal is not remembered.
 
-    Args:
-        env_id: Id of an env; nothing is asked for one that names no Python file.
+    Nothing is asked for an env that names no Python file.
     """
     name, suffix, _ = env_id.partition(f"{_SUFFIX}:")
     path = Path(name + _SUFFIX)

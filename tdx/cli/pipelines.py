@@ -90,12 +90,7 @@ def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the keys that a policy can read from the env.
-
-    Args:
-        ctx: Command line so far.
-        incomplete: Word to complete.
-    """
+    """Complete the keys that a policy can read from the env."""
     return [key for key in _keys(ctx, _policy_keys) if key.startswith(incomplete)]
 
 
@@ -368,12 +363,7 @@ def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeli
 
 
 def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
-    """Read the policy checkpoint that a target names; ``None`` if it names something else.
-
-    Raises:
-        ArgumentError: Stages are added to a checkpoint.
-        StorageError: The checkpoint cannot be read.
-    """
+    """Read the policy checkpoint that a target names; ``None`` if it names something else."""
     from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
 
     target = options.target or options.pipeline
@@ -387,12 +377,7 @@ def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
 
 
 def find_descriptor(options: TargetOptions) -> Descriptor | None:
-    """Read the deployment descriptor that a target names; ``None`` if it names something else.
-
-    Raises:
-        ArgumentError: There are options of a pipeline.
-        StorageError: The descriptor cannot be read.
-    """
+    """Read the deployment descriptor that a target names; ``None`` if it names something else."""
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     target = options.target or options.pipeline
@@ -412,15 +397,8 @@ def compute_facts(
 ) -> DatasetFacts:
     """Read a dataset and compute its statistics, with a progress line on stderr.
 
-    Args:
-        path: Dataset of any format.
-        key: The only feature to read. ``None``: all of them.
-        numbers: Numeric features to read. ``None``: all of them.
-        has_results: Whether rewards and flags of a dump are read too.
-
-    Raises:
-        KeyNotFoundError: The dataset has no such feature.
-        StorageError: The dataset cannot be read.
+    ``numbers`` are the numeric features to read; ``has_results`` adds the rewards and flags of a
+    dump.
     """
     from tdx.cli.progress import activity_on
     from tdx.inspection.dataset_check import read_facts
@@ -435,12 +413,7 @@ def compute_facts(
 
 
 def read_reference(path: str) -> Descriptor:
-    """Read the descriptor or the contract that a deployment descriptor is compared with.
-
-    Raises:
-        ArgumentError: It is something else.
-        StorageError: It cannot be read.
-    """
+    """Read the descriptor or the contract that a deployment descriptor is compared with."""
     from tdx.contracts.storage import load_contract
     from tdx.foundation.files import is_contract
     from tdx.inspection.contract_descriptor import describe_contract
@@ -499,15 +472,7 @@ def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
 
 
 def with_target(options: PipelineOptions, target: str | None = None) -> PipelineOptions:
-    """Return the options with the env or the file that a target names.
-
-    Args:
-        options: Options of the pipeline.
-        target: Target. ``None``: that of the options, if there is one.
-
-    Raises:
-        ArgumentError: ``--env`` or ``--pipeline`` is given too.
-    """
+    """Return the options with the env or the file that a target names."""
     if isinstance(options, TargetOptions):
         target, options = target or options.target, replace(options, target=None)
     if isinstance(options, ArgumentOptions) and options.args is not None:
@@ -618,11 +583,6 @@ def _check_no_folder(target: str) -> None:
 def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:
     """Return a command that runs a pipeline again, with its seed and the target as an argument.
 
-    Args:
-        command: Command, such as ``tdx report``.
-        options: Options that the user passed.
-        config: Pipeline that was read from them.
-
     Example:
         >>> from tdx.pipeline import Pipeline
         >>> options = PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], seed=3)
@@ -661,11 +621,7 @@ def is_file_target(target: str) -> bool:
 
 
 def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
-    """Parse the stages from ``-t``.
-
-    Raises:
-        PipelineError: A stage is invalid; the error says which.
-    """
+    """Parse the stages from ``-t``."""
     from tdx.pipeline import parse_stage
 
     stages = []
@@ -678,11 +634,7 @@ def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
 
 
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:
-    """Parse the value of ``--env-kwargs``.
-
-    Raises:
-        ArgumentError: It is not a list of named values.
-    """
+    """Parse the value of ``--env-kwargs``."""
     from tdx.pipeline import parse_kwargs
 
     if text is None:
@@ -739,12 +691,8 @@ def open_pipeline(
     Its stages are those that :func:`~tdx.stacks.building.build_stack` finds: of a chain of tdx, or
     the wrappers that a factory returns.
 
-    Args:
-        pipeline: The pipeline.
-        options: Options of the command.
-        is_measured: Leave worker processes as they are, so that the times are those of the env.
-            Otherwise their sub-envs are created in this process, where all stages are seen.
-        samples: Value of ``--samples``.
+    ``is_measured`` leaves worker processes as they are, so that the times are those of the env;
+    otherwise their sub-envs are created in this process, where all stages are seen.
     """
     from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.rollouts.samples import read_samples

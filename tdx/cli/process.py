@@ -67,11 +67,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Errors are shown on stderr as one line with a hint.
 
-    Args:
-        arguments: Arguments after ``tdx``.
-
-    Returns:
-        Exit code of the process, one of :class:`tdx.foundation.errors.ExitCode`.
+    The result is one of :class:`tdx.foundation.errors.ExitCode`.
     """
     style = ErrorStyle.from_arguments(arguments)
     # Let envs render without a display, and silence the banner of Pygame.
@@ -199,13 +195,7 @@ def _short_warnings() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorStyle:
-    """How to show an error, found in the arguments before they are parsed.
-
-    Args:
-        format: Value of ``--format``. ``None``: not given.
-        debug: True if ``--debug`` is given.
-        color: Value of ``--color``. ``None``: not given or invalid.
-    """
+    """How to show an error, found in the arguments before they are parsed."""
 
     format: str | None
     debug: bool

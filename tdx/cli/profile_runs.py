@@ -35,13 +35,7 @@ class ProfileRequest:
     """What to measure.
 
     Args:
-        config: Pipeline.
-        options: Options that describe the pipeline.
-        modes: Execution modes.
-        plan: Steps, repeats and other settings of the measurement.
-        policy: Value of ``--policy``. ``None``: the policy of the pipeline.
         as_stack: If True, an env of another library runs in its own loop, not in rollouts of tdx.
-        samples: Value of ``--samples``.
         is_summary: If True, also find changes that may help.
     """
 
@@ -82,8 +76,7 @@ def measure(
 ) -> tuple[Profile, tuple[MarginalCosts, ...], tuple[Candidate, ...]]:
     """Build the env and measure it, optionally also without each of its stages.
 
-    Returns:
-        The profile, the marginal costs, and for a summary the changes that may help.
+    Returns the profile, the marginal costs, and for a summary the changes that may help.
 
     Raises:
         TdxError: The env cannot be built.
@@ -134,11 +127,7 @@ def measure(
 
 
 def count_calls(request: ProfileRequest) -> DeviceCalls:
-    """Count the launches, copies and waits of a pipeline or checkpoint on a simulated device.
-
-    Raises:
-        TdxError: The env cannot be built, or the checkpoint cannot run.
-    """
+    """Count the launches, copies and waits of a pipeline or checkpoint on a simulated device."""
     from tdx.cli.pipelines import open_env
     from tdx.cli.runtime import third_party_code
     from tdx.rollouts.samples import read_samples
@@ -171,12 +160,7 @@ def count_calls(request: ProfileRequest) -> DeviceCalls:
 
 
 def try_advice(request: ProfileRequest, profile: Profile) -> tuple[Suggestions, ...]:
-    """Try changes that may make the pipeline faster, in each measured mode.
-
-    Args:
-        request: What was measured.
-        profile: Result of the measurement.
-    """
+    """Try changes that may make the pipeline faster, in each measured mode."""
     from tdx.cli.progress import activity_on
     from tdx.cli.runtime import third_party_code
     from tdx.profiling.suggestions import Suggestions, try_changes
@@ -250,15 +234,7 @@ def raise_error(error: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFiles:
-    """Files that ``tdx profile`` writes.
-
-    Args:
-        paths: Path for each option. ``None``: not requested.
-        force: If True, replace existing files.
-
-    Raises:
-        ArgumentError: A file exists, or several files use stdout.
-    """
+    """Files that ``tdx profile`` writes."""
 
     paths: dict[str, str | None]
     force: bool
@@ -285,12 +261,7 @@ class ProfileFiles:
         return [option for option, path in self.paths.items() if path is not None]
 
     def write(self, profile: Profile, extras: Extras) -> None:
-        """Write the requested files.
-
-        Args:
-            profile: Profile to write.
-            extras: Other measurements; only the HTML report shows them.
-        """
+        """Write the requested files."""
         from tdx.cli.html import html_page
         from tdx.cli.views.profile import profile_view
         from tdx.profiling.saved import format_profile
@@ -329,8 +300,6 @@ class Reference:
 
     Args:
         path: File of the profile; empty if there is none.
-        profile: Profile to compare with.
-        limits: Largest allowed increases.
         force: If True, compare profiles of different pipelines or machines.
     """
 
@@ -343,11 +312,7 @@ class Reference:
     def read(
         cls, path: str | None, fail_if: list[str] | None, force: bool, plan: ProfilePlan
     ) -> Reference:
-        """Read ``--baseline``; check before measuring that the profiles can be compared.
-
-        Raises:
-            ArgumentError: The file is invalid, or is of another pipeline or machine.
-        """
+        """Read ``--baseline``; check before measuring that the profiles can be compared."""
         from tdx.profiling.compare import compare_profiles, parse_limits
         from tdx.profiling.machine import detect_machine
         from tdx.profiling.saved import read_profile

@@ -21,11 +21,7 @@ _CLEAR = "\r\x1b[K"
 
 @contextmanager
 def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the progress of a rollout on one line, cleared at the end.
-
-    Args:
-        stream: Target. If it is not a terminal, nothing is written.
-    """
+    """Yield a function that shows the progress of a rollout on one line, cleared at the end."""
     if not stream.isatty():
         yield lambda progress: None
         return
@@ -42,12 +38,8 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
 def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | None]:
     """Yield a function that shows the current activity on one line, cleared at the end.
 
-    Args:
-        stream: Target.
-
-    Yields:
-        Function of the activity, the number of finished items and their total; ``None`` if the
-        stream is not a terminal.
+    It takes the activity, the number of finished items and their total; ``None`` if the stream is
+    not a terminal.
     """
     if not stream.isatty():
         yield None
@@ -72,12 +64,7 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
 def activity_text(activity: str, done: int, total: int, new: int, seconds: float) -> str:
     """Return the line of an activity, with an estimate of the remaining time after a second.
 
-    Args:
-        activity: What is being done.
-        done: Number of finished items.
-        total: Number of all items.
-        new: Number of items that were finished in ``seconds``.
-        seconds: Time since the first item.
+    ``new`` items were finished in ``seconds``.
 
     Example:
         >>> activity_text("reading data/action.memmap", 3, 9, 3, 2.0)
@@ -119,11 +106,7 @@ def _line_on(stream: TextIO) -> Iterator[_WriteLine]:
 
 @contextmanager
 def shards_on(stream: TextIO) -> Iterator[Callable[[ShardProgress], None]]:
-    """Yield a function that shows the progress of shards on one line, cleared at the end.
-
-    Args:
-        stream: Target. If it is not a terminal, nothing is written.
-    """
+    """Yield a function that shows the progress of shards on one line, cleared at the end."""
     if not stream.isatty():
         yield lambda progress: None
         return
@@ -135,9 +118,8 @@ def shards_on(stream: TextIO) -> Iterator[Callable[[ShardProgress], None]]:
 def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], None]]:
     """Yield a function that shows the progress of a dump that is being recorded.
 
-    Args:
-        stream: Target. A terminal shows one line, which is cleared at the end; any other stream
-            gets a line for each change.
+    A terminal shows one line, which is cleared at the end; another stream gets a line for each
+    change.
     """
     from tdx.rollouts import ShardProgress
 
@@ -164,13 +146,7 @@ def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], N
 
 
 def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) -> str:
-    """Return the progress line of a sharded rollout.
-
-    Args:
-        progress: Shards so far.
-        before: Shards at the start of the measurement.
-        seconds: Time since then.
-    """
+    """Return the progress line of a sharded rollout."""
     parts = [
         f"{progress.committed:,} of {progress.shards:,} shards",
         f"{progress.running:,} running",
@@ -190,12 +166,7 @@ def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) 
 
 
 def progress_text(progress: Progress, seconds: float) -> str:
-    """Return the progress line of a rollout.
-
-    Args:
-        progress: Steps and episodes so far.
-        seconds: Time since the start.
-    """
+    """Return the progress line of a rollout."""
     goal = progress.goal
     rate = progress.new_steps / max(seconds, 1e-9)
     left: float | None

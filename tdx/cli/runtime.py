@@ -49,9 +49,6 @@ class EscapingStream:
     It removes colors; code that prints its own colors writes to :func:`raw_stream`. A ``\r`` at the
     start or end of one write is kept, because progress bars of libraries need it.
 
-    Args:
-        stream: Receives the escaped text.
-
     Example:
         >>> _ = EscapingStream(sys.stdout).write("\x1b[31mPong\x1b[2J\n")
         Pong\x1b[2J
@@ -132,10 +129,7 @@ def json_text(document: Mapping[str, Any], stream: TextIO, indent: int | None = 
 
     Control and bidirectional characters become JSON escapes.
 
-    Args:
-        document: Document to convert.
-        stream: Target. Without UTF-8, the JSON is ASCII.
-        indent: Columns of indentation. ``None``: everything on one line.
+    Without UTF-8, the JSON is ASCII. Without ``indent``, everything is on one line.
     """
     import json
 
@@ -249,11 +243,7 @@ _reported_interrupts: list[str] = []
 
 
 def report_interrupt(message: str) -> None:
-    """Print a message about Ctrl-C on a line of its own, instead of the echoed ``^C``.
-
-    Args:
-        message: One line.
-    """
+    """Print a message about Ctrl-C on a line of its own, instead of the echoed ``^C``."""
     _reported_interrupts.append(message)
     with suppress(OSError, ValueError):
         stream = raw_stream(sys.stderr)

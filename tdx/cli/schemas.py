@@ -33,9 +33,6 @@ _SCALARS: Mapping[object, Schema] = {
 class SchemaBuilder:
     """Builds the schema of types; named types become definitions.
 
-    Attributes:
-        definitions: Schemas by name of the type.
-
     Example:
         >>> SchemaBuilder().schema_of(tuple[int, ...])
         {'type': 'array', 'items': {'type': 'integer'}}
@@ -47,9 +44,6 @@ class SchemaBuilder:
 
     def schema_of(self, kind: Any) -> Schema:
         """Return the schema of the plain data of a type.
-
-        Args:
-            kind: Annotation: a class, or a type with arguments.
 
         Raises:
             TypeError: JSON has no representation of the type.
@@ -94,11 +88,7 @@ class SchemaBuilder:
         return {"$ref": f"#/$defs/{kind.__name__}"}
 
     def object_schema(self, kind: Any) -> Schema:
-        """Return the schema of a dataclass, result or typed dict without a definition of its own.
-
-        Args:
-            kind: The class.
-        """
+        """Return the schema of a dataclass, result or typed dict, without making a definition."""
         if isinstance(kind, type) and issubclass(kind, Result) and kind.json_entries:
             entries = [Entry(e) if isinstance(e, str) else e for e in kind.json_entries]
             properties, required = self._entries(kind, entries)
@@ -154,9 +144,7 @@ class SchemaBuilder:
     def add_entries(self, array: Schema | None, added: Schema) -> Schema:
         """Return the schema of the objects in an array, with more entries.
 
-        Args:
-            array: Schema of the array. ``None``: there is none, so the objects have no entries.
-            added: Schema of an object with the other entries.
+        Without an array, the objects have no other entries.
         """
         items = {"properties": {}, "required": []} if array is None else array["items"]
         if "$ref" in items:

@@ -67,11 +67,7 @@ class ShardOptions:
 
 
 def check_sharding(sharding: ShardOptions, force: bool) -> None:
-    """Refuse options of shards that contradict each other.
-
-    Raises:
-        ArgumentError: They do.
-    """
+    """Refuse options of shards that contradict each other."""
     if sharding.shards is None:
         for name in ("shard", "on", "retries"):
             if getattr(sharding, name) is not None:
@@ -96,19 +92,7 @@ def roll_out_sharded(
     output: OutputOptions,
     force: bool,
 ) -> int:
-    """Record the shards of a rollout, or one of them, and show the result.
-
-    Args:
-        request: What to roll out, all shards together.
-        out: Folder or URL of the dump.
-        sharding: Options of shards.
-        workers: Number of shards at a time.
-        output: Output options.
-        force: Whether an existing dump may be replaced.
-
-    Returns:
-        The exit code.
-    """
+    """Record the shards of a rollout, or one of them, and show the result."""
     from tdx.cli.progress import progress_on, shards_on
     from tdx.cli.runtime import third_party_code
     from tdx.rollouts import is_url, roll_out_shard, roll_out_shards, roll_out_to_url
@@ -147,18 +131,7 @@ def resume_sharded(
     allow_code: bool,
     output: OutputOptions,
 ) -> int:
-    """Record the missing shards of a dump, and show the result.
-
-    Args:
-        folder: Folder of the dump.
-        sharding: Options of shards.
-        workers: Number of shards at a time.
-        allow_code: Whether Python objects may be imported.
-        output: Output options.
-
-    Returns:
-        The exit code.
-    """
+    """Record the missing shards of a dump, and show the result."""
     from tdx.cli.progress import shards_on
     from tdx.cli.runtime import third_party_code
     from tdx.rollouts import resume_shards

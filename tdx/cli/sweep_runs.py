@@ -50,18 +50,7 @@ def show_sweep(
     files: ProfileFiles,
     output: OutputOptions,
 ) -> int:
-    """Measure the pipeline with each combination of some settings, and show the result.
-
-    Args:
-        request: What to measure.
-        settings: Values of ``--sweep``.
-        on: Value of ``--on``.
-        files: Files to write.
-        output: Output options.
-
-    Returns:
-        The exit code.
-    """
+    """Measure the pipeline with each combination of some settings, and show the result."""
     from tdx.cli.html import html_page
     from tdx.cli.output import write_view
     from tdx.cli.views.profile_sweep import sweep_view

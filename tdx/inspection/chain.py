@@ -133,13 +133,7 @@ class StageFlow(Result):
 
 @dataclass(frozen=True, slots=True)
 class ChainFlow:
-    """Data flow of an env with its chain.
-
-    Args:
-        outputs: Specs of the outputs of the base env.
-        inputs: Specs of the inputs of the base env.
-        stages: Data flow of each stage.
-    """
+    """Data flow of an env with its chain; ``outputs`` and ``inputs`` are those of the base env."""
 
     outputs: LeafSpecs
     inputs: LeafSpecs
@@ -307,13 +301,6 @@ def inspect_chain(env: object, name: str | None = None) -> ChainReport:
 
     An env of tdx is not stepped. A stack of another library does not declare its keys: it is reset
     and makes a few random steps.
-
-    Args:
-        env: Env of tdx, with or without a chain, or a stack of another library.
-        name: Name in the report. Defaults to the name of the env before the chain.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
 
     Example:
         >>> import gymnasium

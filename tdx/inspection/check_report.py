@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
-    from tdx.inspection.lint.rule import Fix, Rule
+    from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline
     from tdx.specs.violations import SpecViolation
 
@@ -118,15 +118,21 @@ class Finding(Result):
         rule, violation = finding.rule, finding.violation
         check: Check = "lints" if violation.spec_violation is None else "steps"
         if violation.location is not None and where.file is None:
-            file, _, line = violation.location.rpartition(":")
-            # The source of a library is not where a finding is corrected.
-            is_own = not file.startswith("/") and "-packages/" not in file
-            if is_own and Path(file).is_file():
-                where = replace(where, file=file, line=int(line))
+            where = at_source(where, violation.location)
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
             *(rule.severity, rule.title, rule.paragraphs[0], violation.fix),
         )
+
+
+def at_source(where: Where, location: str) -> Where:
+    """Return a place with the file and line of its code.
+
+    The source of a library is not where a finding is corrected: it is left out.
+    """
+    file, _, line = location.rpartition(":")
+    is_own = not file.startswith("/") and "-packages/" not in file
+    return replace(where, file=file, line=int(line)) if is_own and Path(file).is_file() else where
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,18 @@ class CheckReport(Result):
             strict: Count suggestions too.
         """
         return any(strict or finding.severity != "suggestion" for finding in self.findings)
+
+    def with_accelerator(
+        self, findings: Iterable[Finding], notes: Sequence[str] = ()
+    ) -> CheckReport:
+        """Return the report with what the run on a simulated accelerator showed."""
+        found = (replace(finding, check="accelerator") for finding in findings)
+        return replace(
+            self,
+            checks=(*self.checks, "accelerator"),
+            findings=(*self.findings, *found),
+            notes=(*self.notes, *notes),
+        )
 
     def exit_code(self, *, strict: bool = False) -> ExitCode:
         """Return the exit code of a process that reports these findings.
@@ -363,12 +381,7 @@ def check_pipeline(
             if base is None:
                 env.close()
         if accelerator and not any(finding.severity == "error" for finding in report.findings):
-            found = _check_on_accelerator(pipeline, allow_code, chosen)
-            report = replace(
-                report,
-                checks=(*report.checks, "accelerator"),
-                findings=(*report.findings, *found),
-            )
+            report = report.with_accelerator(_check_on_accelerator(pipeline, allow_code, chosen))
     return replace(report, findings=(*policy, *report.findings))
 
 
@@ -395,8 +408,7 @@ def _check_on_accelerator(
         calls = count_device_calls(build, seed=seed)
     names = [stage.name for stage in pipeline.transforms]
     context = DeviceContext(calls, first, names, pipeline.transforms)
-    findings = [Finding.from_lint(finding, pipeline, first) for finding in lint(context, rules)]
-    return [replace(finding, check="accelerator") for finding in findings]
+    return [Finding.from_lint(finding, pipeline, first) for finding in lint(context, rules)]
 
 
 def check_env(
@@ -550,16 +562,8 @@ def fix_pipeline(
 
     A fix after which the chain can no longer be built is skipped.
 
-    Args:
-        pipeline: The pipeline.
-        allow_code: Allow importing the Python objects that it names.
-        rules: Lint rules to apply. Defaults to all rules.
-        strict: Apply the fixes of suggestions too.
-        unsafe: Apply fixes that change the values that the chain returns too.
-        accelerator: Apply the fixes of the rules about accelerators too.
-
-    Raises:
-        EnvError: The env cannot be made.
+    ``strict`` applies those of suggestions too, ``unsafe`` those that change the values of the
+    chain.
 
     Example:
         >>> from tdx.pipeline import Pipeline, format_stage

@@ -14,6 +14,7 @@ from tdx.compare.orders import find_order
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
+from tdx.inspection.lint.rule import is_selected
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, SampleEntries, Step
 from tdx.stacks.checkpoints.model import IDENTITY
 from tdx.stacks.checkpoints.scaling import STATISTICS, UNSCALED
@@ -32,15 +33,7 @@ TINY_IMAGE_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class CheckpointViolation:
-    """A violation of a rule.
-
-    Args:
-        message: What is wrong, with the values.
-        hint: The next step, if there is one.
-        processor: Processor of the step.
-        step: The step; ``None`` for the checkpoint as a whole.
-        key: Feature.
-    """
+    """A violation of a rule by a step, or without one by the checkpoint as a whole."""
 
     message: str
     hint: str | None = None
@@ -64,10 +57,7 @@ def check_checkpoint(
 ) -> CheckReport:
     """Check the processors of a checkpoint against its configuration and against themselves.
 
-    Args:
-        checkpoint: As :func:`~tdx.stacks.checkpoints.read_checkpoint` returns it.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
+    Without ``select``, a sequence of prefixes of codes, all rules apply.
     """
     return checkpoint_report(checkpoint, (), select, ignore)
 
@@ -83,17 +73,7 @@ def check_on_accelerator(
 ) -> CheckReport:
     """Add what the rules about accelerators find when LeRobot runs the steps on a simulated one.
 
-    Args:
-        report: Report of the other rules.
-        checkpoint: The checkpoint.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-        allow_code: Allow running the steps.
-        samples: Recorded samples. ``None``: drawn from the features.
-
-    Raises:
-        TdxError: The steps cannot run; see
-            :func:`~tdx.stacks.checkpoints.device_calls.count_checkpoint_calls`.
+    Without samples, they are drawn from the features.
     """
     from tdx.inspection.lint.context import DeviceContext
     from tdx.inspection.lint.linter import all_rules, lint
@@ -110,13 +90,9 @@ def check_on_accelerator(
         if place is not None:
             processor, step = checkpoint.stages[place]
             where = Where(step.index, step.short_name, file=checkpoint.file_name(processor))
-        found.append(replace(Finding.from_lint_at(match, where), check="accelerator"))
-    return replace(
-        report,
-        checks=(*report.checks, "accelerator"),
-        findings=(*report.findings, *found),
-        notes=(*report.notes, *(note for note in calls.notes if note not in report.hidden)),
-    )
+        found.append(Finding.from_lint_at(match, where))
+    notes = [note for note in calls.notes if note not in report.hidden]
+    return report.with_accelerator(found, notes)
 
 
 def check_stages(checkpoint: Checkpoint) -> tuple[Finding, ...]:
@@ -170,11 +146,6 @@ def checkpoint_report(
     )
 
 
-def is_selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
-    """Return True if prefixes of codes select a rule and do not leave it out."""
-    return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
-
-
 def select_findings(
     violations: Iterable[Mismatch],
     select: Sequence[str],
@@ -183,15 +154,7 @@ def select_findings(
     checkpoint: Checkpoint | None = None,
     file: Path | None = None,
 ) -> list[Finding]:
-    """Return the violations of the selected rules as findings.
-
-    Args:
-        violations: Violations with their rules.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-        checkpoint: Checkpoint whose steps are violated.
-        file: File that is violated as a whole.
-    """
+    """Return the violations of the selected rules as findings."""
     findings = []
     for rule, violation in violations:
         if not is_selected(rule.code, select, ignore):

@@ -9,15 +9,7 @@ from tdx.inspection.lint.rule import Severity
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRule:
-    """A rule about checkpoints.
-
-    Args:
-        code: Code of its findings.
-        name: Name in ``tdx explain``.
-        title: What is wrong, in a few words.
-        severity: ``error`` (cannot work), ``warning`` or ``suggestion``.
-        why: Why it matters, and what to do.
-    """
+    """A rule about checkpoints."""
 
     code: str
     name: str

@@ -51,16 +51,7 @@ def compare_checkpoints(
 
     Steps are paired by their names, in order. The weights of the policies are not compared.
 
-    Args:
-        a: First checkpoint.
-        b: Second checkpoint.
-        samples: Recorded samples by key. ``None``: the middle and both bounds of the specs, and a
-            few random ones.
-        on_progress: Called after each sample.
-
-    Raises:
-        ArgumentError: A step cannot process a sample, or the samples have no feature of the
-            checkpoints.
+    Without samples, both run on the middle and the bounds of the specs, and on a few random ones.
     """
     specs = inspect_checkpoint(a), inspect_checkpoint(b)
     before = [[c.before for c in report.changes if c.before is not None] for report in specs]

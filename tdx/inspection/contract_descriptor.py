@@ -36,10 +36,6 @@ def describe_contract(contract: Contract, path: str | Path) -> Descriptor:
 
     Joints, default positions and action scales are arguments of its stages, by their usual names.
     A single vector has the terms of which it is a copy.
-
-    Args:
-        contract: The contract.
-        path: Its folder.
     """
     from tdx.compare.model import display_key
     from tdx.compare.roles import STACK

@@ -226,11 +226,6 @@ def read_facts(
 ) -> DatasetFacts:
     """Compute the statistics of a dataset: in one pass over its numbers, and of sampled images.
 
-    Args:
-        dataset: The dataset.
-        keys: Numeric features. Defaults to all of them.
-        on_progress: Called after each part of the numbers.
-
     Raises:
         MissingPackageError: A package that reads its numbers is not installed.
         StorageError: A file cannot be read, or has another form than declared.
@@ -247,11 +242,7 @@ def check_dataset(
 ) -> CheckReport:
     """Check what a dataset stores against its data.
 
-    Args:
-        facts: The dataset, with the statistics of its data.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-        outside: Values that the specs do not allow, each a sentence.
+    ``outside`` has a sentence for each value that the specs do not allow.
     """
     violations = (
         *_stale(facts),
@@ -277,13 +268,8 @@ def check_against_data(
 ) -> CheckReport:
     """Check a checkpoint, and the statistics of its normalizers against a dataset.
 
-    Args:
-        checkpoint: The checkpoint.
-        facts: The dataset that it was trained with, or is to be fine-tuned with. ``None``: none.
-        samples: What it is deployed with, of which only the range of images is checked. ``None``:
-            none.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
+    ``facts`` are those of the data of the training or fine-tuning. Of ``samples``, those of the
+    deployment, only the range of images is checked.
     """
     further: list[Mismatch] = []
     if facts is not None:
@@ -410,11 +396,6 @@ def why_not_of_data(
     This is a test of estimates and not a comparison of values, as in :mod:`tdx.compare.values`:
     means and standard deviations may be off by a share of the standard deviation of the data,
     extremes by one of the range, and quantiles by a share of the steps.
-
-    Args:
-        statistics: Statistics by name.
-        data: Statistics of the data.
-        names: Names of the numbers of the feature.
     """
     truth = data.result()
     if not truth:
@@ -482,12 +463,7 @@ def _is_imagenet(statistics: Mapping[str, Array]) -> bool:
 
 
 def why_not_of_images(statistics: Mapping[str, Array], sample: SampledImages) -> str | None:
-    """Return how statistics of images differ from those of a sample; ``None`` if they do not.
-
-    Args:
-        statistics: Statistics by name, one number per channel.
-        sample: Statistics of some of the images.
-    """
+    """Return how statistics, one number per channel, differ from those of a sample of images."""
     for name in ("mean", "std"):
         expected = sample.statistics[name]
         value = np.asarray(statistics.get(name, ()), np.float64).ravel()

@@ -40,13 +40,7 @@ _MAX_ORDERED = 500
 def check_descriptor(
     descriptor: Descriptor, select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> CheckReport:
-    """Check whether the lists of a descriptor agree with one another.
-
-    Args:
-        descriptor: As :func:`~tdx.stacks.descriptors.read_descriptor` returns it.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
-    """
+    """Check whether the lists of a descriptor agree with one another."""
     return _report(descriptor, list(_contradictions(descriptor)), descriptor.notes, select, ignore)
 
 
@@ -59,12 +53,6 @@ def compare_descriptors(
     """Check a descriptor against the one that a policy was trained with.
 
     What only one of them declares is not compared; a note counts and names it.
-
-    Args:
-        reference: The descriptor of the training.
-        other: The descriptor of the deployment.
-        select: Prefixes of the rules to apply. Empty: all rules.
-        ignore: Prefixes of rules to leave out.
 
     Raises:
         CheckError: Nothing differs, and less than half was compared of what one of them declares
@@ -165,8 +153,6 @@ class _DescriptorComparison:
     """Differences of two descriptors, and how much of them was compared.
 
     Args:
-        reference: The descriptor of the training.
-        other: The descriptor of the deployment.
         compared: Number of declarations that both have.
         one_sided: Declarations of one of them that the other one's format has too.
         foreign: Declarations of one of them that the other one's format does not have.

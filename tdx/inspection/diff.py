@@ -181,16 +181,7 @@ class DiffSide(Protocol):
 
 
 class PipelineSide:
-    """A pipeline as one side of a comparison.
-
-    Args:
-        name: Name of the side.
-        pipeline: The pipeline.
-        allow_code: Allow importing the Python objects that it names.
-
-    Raises:
-        TdxError: The pipeline cannot be built.
-    """
+    """A pipeline as one side of a comparison."""
 
     def __init__(self, name: str, pipeline: Pipeline, allow_code: bool = False) -> None:
         from tdx.stacks.building import build_env, build_stack
@@ -253,12 +244,8 @@ def compare_pipelines(
 ) -> DiffReport:
     """Compare two sides.
 
-    Args:
-        a: First side.
-        b: Second side.
-        steps: Length of the rollouts to compare. ``None``: do not compare values.
-        seed: Seed of both rollouts.
-        explain_values: Explain values that differ by the rollouts alone, without their chains.
+    Without ``steps``, no values are compared. ``explain_values`` explains values that differ by the
+    rollouts alone, without their chains.
 
     Example:
         >>> from tdx.inspection.diff import PipelineSide
@@ -366,14 +353,9 @@ _VALUE_STATUS: dict[ChangeKind, ValueStatus] = {
 def compare_values(
     a: TensorDictBase, b: TensorDictBase, *, explain: bool = False
 ) -> tuple[ValueChange, ...]:
-    """Compare every key of two rollouts ``[*B, T]``.
+    """Compare every key of two rollouts ``[*B, T]``; NaN equals NaN.
 
     NaN equals NaN.
-
-    Args:
-        a: First rollout.
-        b: Second rollout.
-        explain: Explain the values that differ.
     """
     from tdx.compare.rollouts import compare_rollouts, explain_rollouts
 
@@ -385,12 +367,7 @@ def describe_values(
     changes: Mapping[str, Change | None],
     explanations: Mapping[str, Explanation] = MappingProxyType({}),
 ) -> tuple[ValueChange, ...]:
-    """Describe how the values of each key differ.
-
-    Args:
-        changes: The difference of each key; ``None`` for those that agree.
-        explanations: In what way the values differ, by key.
-    """
+    """Describe how the values of each key differ; ``None`` stands for those that agree."""
     described: list[ValueChange] = []
     for key, change in changes.items():
         if change is None:

@@ -115,9 +115,7 @@ def diagnose(
 
     torch and related packages are imported in a separate process.
 
-    Args:
-        shown: Diagnoses of the terminal. Defaults to those of stdout.
-        plugins: Diagnoses of plugins.
+    ``shown`` are the diagnoses of the terminal, by default of stdout.
     """
     shown = list(check_terminal(sys.stdout)) if shown is None else shown
     imports = probe_imports([*REQUIRED, *OPTIONAL])
@@ -332,13 +330,7 @@ def check_shell() -> Iterator[Diagnosis]:
 
 @dataclass(frozen=True, slots=True)
 class ImportProbe:
-    """Result of the import process.
-
-    Args:
-        versions: ``__version__`` of each module that was imported; empty if it has none.
-        errors: Why each of the others was not.
-        devices: Devices reported by torch; empty if it reported none.
-    """
+    """Versions, errors and devices that the import process reported; a version may be empty."""
 
     versions: dict[str, str] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)

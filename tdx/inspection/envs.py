@@ -82,9 +82,6 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
     Images become small, gray, stacked floats; double precision becomes single; episode starts,
     returns and steps are tracked, and an env without a declared limit gets one.
 
-    Raises:
-        EnvError: The env cannot be made.
-
     Example:
         >>> [suggestion.stage.name for suggestion in suggest_stages(EnvConfig("Pendulum-v1"))]
         ['InitTracker', 'RewardSum', 'StepCounter']
@@ -268,14 +265,6 @@ class EnvDetails(Result):
 
 def describe_env(env: EnvConfig) -> EnvDetails:
     """Describe a registered env; it is made, but not stepped.
-
-    Args:
-        env: Id and arguments of the env.
-
-    Raises:
-        EnvNotFoundError: No env with that id is registered.
-        MissingPackageError: The package of the env is not installed.
-        EnvError: The env cannot be made.
 
     Example:
         >>> describe_env(EnvConfig("Pendulum-v1")).time_limit

@@ -193,9 +193,6 @@ def all_explanations() -> tuple[CodeExplanation, ...]:
 def explain_code(code: str) -> CodeExplanation:
     """Return the explanation of a code, or of the name of an error or rule; case-insensitive.
 
-    Raises:
-        UnknownNameError: The code is unknown.
-
     Example:
         >>> explain_code("tdx421").title
         'rewards are clipped before they are scaled'

@@ -31,14 +31,9 @@ class VersionRecord(Generic[NodeT]):
     """One version of a key, while it is recorded.
 
     Args:
-        key: The key.
         number: 0 for a value that the chain receives, then 1, 2, ….
-        writer: Node that writes it.
-        spec: Spec of the value, if known.
         source: Version that it is computed from, such as ``"reward@0"``.
-        readers: Nodes that read it.
         ended_by: Node that ends it; ``None`` if it leaves the chain.
-        end_reason: Why it ends.
     """
 
     key: NestedKey
@@ -208,11 +203,7 @@ class Lineage(Result):
     def only(self, keys: Sequence[str]) -> Lineage:
         """Return the lineage restricted to some keys; unchanged if ``keys`` is empty.
 
-        Args:
-            keys: Keys with dots between their parts. A group stands for all keys in it.
-
-        Raises:
-            KeyNotFoundError: A key does not exist at any stage.
+        Keys have dots between their parts; a group stands for all keys in it.
         """
         known = self.keys()
         for key in keys:
@@ -235,14 +226,6 @@ def inspect_keys(
     """Trace every key of an env through its chain.
 
     An env of tdx is not stepped; a stack of another library makes a few random steps.
-
-    Args:
-        env: Env of tdx, with or without a chain, or a stack of another library.
-        name: Name in the report. Defaults to the name of the env before the chain.
-        on_trace: Called with the trace of each reset and step.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
 
     Example:
         >>> from tdx import GymEnv, RewardScaling, TransformedEnv

@@ -34,14 +34,7 @@ def measure_norm(
     normalizer such as ``VecNorm`` is replaced by ``ObservationNorm`` with its statistics after
     these steps.
 
-    Args:
-        pipeline: The chain up to the normalizer.
-        steps: Number of steps of each env; they follow the seed of the pipeline.
-        allow_code: Allow importing the Python objects that it names.
-
-    Raises:
-        ArgumentError: The last stage is not a normalizer, or its statistics are too large.
-        TdxError: The env cannot be made or stepped.
+    The steps follow the seed of the pipeline.
 
     Example:
         >>> from tdx.pipeline import Pipeline

@@ -63,8 +63,7 @@ _OWN = (
 def list_openable(search: str = "") -> tuple[Openable, ...]:
     """List what tdx can open; nothing of another library is imported.
 
-    Args:
-        search: Words that must all occur in the group, the name or the package; case-insensitive.
+    All words of ``search`` must occur in the group, the name or the package.
 
     Example:
         >>> [entry.name for entry in list_openable("checkpoint lerobot")]

@@ -43,10 +43,6 @@ class Problem:
     """An error as plain data that can be sent between processes.
 
     Args:
-        code: Stable error code.
-        message: What is wrong, on one line.
-        hint: How to fix it.
-        where: Location.
         origin: Line of user code that raised, as ``file:line``.
         details: Traceback of a foreign error, or the last output of a process.
     """
@@ -67,14 +63,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class StageOverview:
-    """Specs or error of one stage.
-
-    Args:
-        index: Index in the pipeline, from 0.
-        problem: Why the stage is left out; ``None`` if it works.
-        changes: Every key before and after it; empty if it is left out.
-        flow: Its data flow; ``None`` if it is left out.
-    """
+    """Specs of one stage, or the problem because of which it is left out."""
 
     index: int
     problem: Problem | None
@@ -88,11 +77,6 @@ class ChainOverview:
 
     Args:
         env: Facts about the env without the chain; ``None`` if it cannot be made.
-        env_problem: Why the env cannot be made.
-        base: Specs of the env without the chain.
-        stages: Every stage of the pipeline.
-        changes: Every key before and after the whole chain.
-        after: Facts about the env with the chain.
         lineage: Versions of all keys. Its stages are ``env_stages``, then ``working``.
         working: Indices of the stages that are not left out.
         env_stages: Class names of the stages that the env itself has; ``base`` is after them.
@@ -127,9 +111,7 @@ class ChainOverview:
 class EnvCache:
     """Keeps the env of a pipeline open while its chain is edited.
 
-    Args:
-        allow_code: Allow importing the Python objects that pipelines name.
-        read_samples: Reads the samples of a stack without an env from a file or folder.
+    ``read_samples`` reads the samples of a stack without an env from a file or folder.
     """
 
     def __init__(
@@ -156,12 +138,7 @@ class EnvCache:
         return self._env
 
     def stack(self, pipeline: Pipeline, samples: str | None = None) -> Stack | None:
-        """Return the stack that a factory creates or a folder holds; ``None``: see :meth:`base`.
-
-        Args:
-            pipeline: The pipeline.
-            samples: File or folder with its samples.
-        """
+        """Return the stack that a factory creates or a folder holds; ``None``: see :meth:`base`."""
         from tdx.stacks.building import build_stack, open_target, opens_as_stack
 
         if not opens_as_stack(pipeline):
@@ -322,11 +299,6 @@ def inspect_target(
     pipeline: Pipeline, cache: EnvCache, samples: str | None = None
 ) -> ChainOverview:
     """Inspect a pipeline, which may be a factory of a stack of any library.
-
-    Args:
-        pipeline: The pipeline.
-        cache: Keeps the env.
-        samples: File or folder with the samples of a stack without an env.
 
     Example:
         >>> from tdx.pipeline import Pipeline

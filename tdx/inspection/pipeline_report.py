@@ -16,6 +16,7 @@ from tdx.foundation.plugins import installed_version
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
 from tdx.inspection.check_report import Finding
 from tdx.inspection.lineage import Lineage, trace_flow
+from tdx.inspection.live.arrays import as_array, is_image_shape, make_strip, to_frames
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.plan_report import PlanReport, inspect_plan
 from tdx.inspection.spec_report import SpecReport, inspect_spec
@@ -39,23 +40,12 @@ OnSteps = Callable[[str, int, int], None]
 """Callback: the activity, the number of finished steps and their maximum."""
 _CHUNK_STEPS = 100
 _IMAGE_STEP = 10
-_MIN_SIZE = 16
-_MAX_FRAMES = 8
-_GAP = 2
+_MAX_FRAMES, _SPACE = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePair:
-    """Input and output of an image stage for one frame.
-
-    Args:
-        stage: Index of the stage.
-        key: Key that it writes.
-        before: PNG of the input; ``None`` if that is not an image.
-        after: PNG of the output.
-        before_text: Name, shape and dtype of the input.
-        after_text: The same of the output.
-    """
+    """Input and output of an image stage for one frame, as PNG; not all inputs are images."""
 
     stage: int
     key: str
@@ -79,9 +69,6 @@ class EpisodeSummary:
     """One episode of the rollout.
 
     Args:
-        env: Index of the env in the batch, from 0.
-        start: First step.
-        steps: Number of steps.
         total: Sum of its rewards; ``None`` without rewards.
         ended: ``terminated``, ``truncated``, or ``cut`` if it did not end within the limit.
     """
@@ -95,16 +82,7 @@ class EpisodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """A seeded rollout with random actions, in which each env finishes its last episode.
-
-    Args:
-        steps: Number of steps that each env made at least.
-        seed: The seed.
-        plots: Rewards.
-        episodes: Episodes in the order of their ends.
-        images: Frames before and after each image stage, at one step.
-        image_step: That step.
-    """
+    """A seeded rollout with random actions, in which each env finishes its last episode."""
 
     steps: int
     seed: int
@@ -119,15 +97,8 @@ def summarize_rollout(
 ) -> RolloutSummary:
     """Run a reproducible rollout with random actions, to the end of its episodes.
 
-    Args:
-        stack: Stack; it is seeded, reset and stepped.
-        steps: Minimum length of the rollout. Afterwards each env continues until its episode ends,
-            for at most :data:`MAX_EXTRA_STEPS` steps.
-        seed: Seed of the env and of the actions.
-        on_steps: Called with the progress.
-
-    Raises:
-        TdxError: The env or a stage raised an error.
+    Each env makes at least ``steps`` steps and continues until its episode ends, for at most
+    :data:`MAX_EXTRA_STEPS` more.
     """
     import torch
 
@@ -280,62 +251,38 @@ def _version_text(version: ValueVersion) -> str:
 
 def is_image(value: object, batch_dims: int) -> bool:
     """Return True if the value looks like images ``[*B, C, H, W]`` or ``[*B, H, W, C]``."""
-    import torch
-
-    if not isinstance(value, torch.Tensor) or value.ndim - batch_dims != 3:
+    array = as_array(value)
+    if array is None or array.ndim - batch_dims != 3:
         return False
-    rows, columns = value.shape[-2:] if _channels_first(value) else value.shape[-3:-1]
-    return min(rows, columns) >= _MIN_SIZE and value.dtype is not torch.bool
+    return is_image_shape(array.shape[batch_dims:], array.dtype.kind)
 
 
 def to_png(value: Tensor, batch_dims: int) -> bytes:
     """Encode the image of the first env; frames stacked along the channels are placed side by side.
 
-    Args:
-        value: ``[*B, C, H, W]`` or ``[*B, H, W, C]``; uint8, or floats. Floats in 0 … 1 are
-            scaled to bytes; others are stretched from their minimum to their maximum.
-        batch_dims: Number of dims in ``B``.
+    The images are ``[*B, C, H, W]`` or ``[*B, H, W, C]``. Floats in 0 … 1 are scaled to bytes;
+    others are stretched from their minimum to their maximum.
     """
-    import torch
-
-    image = value.detach().cpu()[(0,) * batch_dims]
-    if not _channels_first(image):
-        image = image.permute(2, 0, 1)
-    width = 3 if image.shape[0] % 3 == 0 else 1
-    frames = list(image.split(width))[:_MAX_FRAMES]
-    low, high = float(image.min()), float(image.max())
-    white = high if image.is_floating_point() else 255.0
-    spaced: list[Tensor] = []
-    for frame in frames:
-        if spaced:
-            spaced.append(torch.full((width, frame.shape[1], _GAP), white).to(frame))
-        spaced.append(frame)
-    pixels = torch.cat(spaced, -1)
-    if pixels.dtype is not torch.uint8:
-        if not (image.is_floating_point() and low >= 0 and high <= 1):
-            pixels = (pixels.double() - low) / (high - low or 1.0)
-        pixels = (pixels.double().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
-    pixels = pixels.permute(1, 2, 0).contiguous()
-    return encode_png(pixels.numpy().tobytes(), pixels.shape[1], pixels.shape[0], width)
+    image = as_array(value[(0,) * batch_dims])
+    assert image is not None
+    frames = to_frames(image)[:_MAX_FRAMES]
+    strip = make_strip(frames, frames[0].shape[1], frames[0].shape[0], _SPACE)
+    return encode_png(strip.tobytes(), strip.shape[1], strip.shape[0])
 
 
-def encode_png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Encode bytes ``[height, width, channels]``, grayscale or RGB, as a PNG file."""
-    color_type = {1: 0, 3: 2}[channels]
-    stride = width * channels
+def encode_png(pixels: bytes, width: int, height: int) -> bytes:
+    """Encode bytes ``[height, width, 3]`` as a PNG file."""
+    stride = width * 3
     rows = b"".join(
         b"\0" + pixels[start : start + stride] for start in range(0, height * stride, stride)
     )
-    header = struct.pack(">IIBBBBB", width, height, 8, color_type, 0, 0, 0)
+    # 8 bits of each of three colors.
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
         for name, data in chunks
     )
-
-
-def _channels_first(image: Tensor) -> bool:
-    return not (image.shape[-1] in (1, 3) and image.shape[-3] not in (1, 3))
 
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
@@ -347,17 +294,7 @@ class PipelineReport:
     """Data of the report.
 
     Args:
-        name: Pipeline file, or the target that the user named.
-        env: Name of the env.
-        text: Pipeline file.
-        calls: Each stage as the text of ``-t``.
-        chain: What each stage does.
-        lineage: Versions of all keys.
-        specs: Specs before and after the chain.
         plan: How a rollout runs. ``None``: another library steps the env.
-        lints: Findings of the linter.
-        rollout: Summary of a rollout.
-        versions: Versions of tdx and its dependencies.
     """
 
     name: str
@@ -406,19 +343,7 @@ def build_report(
     seed: int = 0,
     on_steps: OnSteps | None = None,
 ) -> PipelineReport:
-    """Collect the data of the report; the env is reset and stepped.
-
-    Args:
-        stack: The stack of the pipeline.
-        pipeline: The pipeline.
-        name: Name of the pipeline.
-        steps: Minimum length of the rollout, in which each env finishes its last episode.
-        seed: Seed of the rollout.
-        on_steps: Called with the progress of the rollout.
-
-    Raises:
-        TdxError: The env or a stage raised an error.
-    """
+    """Collect the data of the report; the env is reset and stepped."""
     from tdx import __version__
 
     flow = find_flow(stack)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
 from tdx.core.envs.policies import ActionSequence
 from tdx.core.plan import Plan, StagePlan, Version, plan_of
-from tdx.core.plan.build import When, program_of
+from tdx.core.plan.build import program_of
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.core.planned.workers import why_stepwise_with
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 ENV: Final = "env"
 POLICY: Final = "policy"
 OUTPUT: Final = "output"
-
-
-class StagePlanEntry(TypedDict):
-    """JSON entries of a stage; reads and writes are versions."""
-
-    stage: int
-    transform: str
-    time_behavior: str
-    when: When
-    why: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    drops: tuple[str, ...]
-    inverse: tuple[str, ...]
 
 
 class PlanVersionEntry(TypedDict):
@@ -69,7 +55,7 @@ class PlanReport(Result):
         *(Entry("rows", "plan.rows"), Entry("policy_reads", "plan.policy_reads")),
         Entry("processes", "plan.processes"),
         Entry("why_stepwise", "plan.why_stepwise", convert=_text_or_none),
-        *(keys_entry("actions"), "acts_by", Entry("stages", "stage_entries")),
+        *(keys_entry("actions"), "acts_by", Entry("stages", "plan.stages")),
         Entry("versions", "version_entries"),
     )
 
@@ -106,24 +92,6 @@ class PlanReport(Result):
     def acts_by(self) -> Literal["chunk", "step"]:
         """Unit in which actions are drawn."""
         return "chunk" if self.acts_by_chunk else "step"
-
-    @property
-    def stage_entries(self) -> list[StagePlanEntry]:
-        """JSON entries of the stages."""
-        return [
-            {
-                "stage": stage.index,
-                "transform": stage.name,
-                "time_behavior": stage.behavior,
-                "when": stage.when,
-                "why": stage.why,
-                "reads": stage.reads,
-                "writes": stage.writes,
-                "drops": stage.drops,
-                "inverse": stage.inverse,
-            }
-            for stage in self.plan.stages
-        ]
 
     @property
     def version_entries(self) -> list[PlanVersionEntry]:

@@ -23,8 +23,7 @@ from tdx.stacks.kinds import plugin_kinds
 def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterator[Diagnosis]:
     """Check the plugins of other packages; one whose import ends the process is not loaded.
 
-    Args:
-        load_exporters: Loads the exporters of plugins. ``None``: they are only imported.
+    ``load_exporters`` loads the exporters of plugins, which else are only imported.
     """
     if not are_plugins_enabled():
         yield Diagnosis("plugins", "all", "ok", f"disabled by {VARIABLE}=0")

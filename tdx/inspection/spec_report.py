@@ -228,12 +228,8 @@ def compare_leaves(
 ) -> tuple[KeyChange, ...]:
     """Pair the specs of two sides by part and key.
 
-    Args:
-        before: Specs of the first side.
-        after: Specs of the second side.
-        stages: Stages to name in each change.
-        kept: Pairs that were made already, and are used again; added to. Their leaves have to stay
-            alive meanwhile.
+    ``kept`` has the pairs that were made already, and gets new ones; their leaves have to stay
+    alive.
     """
     kept = {} if kept is None else kept
     old = {(leaf.part, leaf.key): leaf for leaf in before}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tdx.core.tracing import TraceChecker
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
-from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
+from tdx.inspection.check_report import Check, CheckReport, Finding, at_source, check_env
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint, list_notes
 from tdx.inspection.lint.stack_context import StackContext
 from tdx.inspection.lint.stack_observation import observe_stack
@@ -127,11 +127,7 @@ def check_on_accelerator(
 ) -> CheckReport:
     """Add what the rules about accelerators find when the stages run on a simulated one.
 
-    Args:
-        report: Report of the other checks.
-        build: Creates a stack that is a chain of tdx or TorchRL.
-        seed: Seed of the env.
-        rules: Lint rules to apply.
+    ``build`` creates a chain of tdx or TorchRL.
     """
     from tdx.inspection.lint.context import DeviceContext
     from tdx.stacks.device_calls import count_device_calls
@@ -148,14 +144,9 @@ def check_on_accelerator(
 
         calls = count_device_calls(build_env, seed=seed)
         context = DeviceContext(calls, 0, [stage.name for stage in stacks[0].stages])
-        found = [
-            Finding.from_lint_at(match, _where(match, stacks[0])) for match in lint(context, rules)
-        ]
-    return replace(
-        report,
-        checks=(*report.checks, "accelerator"),
-        findings=(*report.findings, *(replace(finding, check="accelerator") for finding in found)),
-    )
+        matches = lint(context, rules)
+        found = [Finding.from_lint_at(match, _where(match, stacks[0])) for match in matches]
+    return report.with_accelerator(found)
 
 
 def _where(finding: LintFinding, stack: Stack) -> Where:
@@ -163,14 +154,11 @@ def _where(finding: LintFinding, stack: Stack) -> Where:
     if index is None or index < 0:
         return Where(index, key=key)
     stage = stack.stages[index]
-    if finding.violation.location is not None:
-        return Where(index, stage.name, key)
-    # The source of a library is not where a finding is corrected.
-    is_own = not (stage.location or "/").startswith("/")
-    if stage.location is None or not is_own or "-packages/" in stage.location:
-        return Where(index, stage.name, key)
-    file, _, line = stage.location.rpartition(":")
-    return Where(index, stage.name, key, file=file, line=int(line))
+    where = Where(index, stage.name, key)
+    # A rule that knows the line is more precise than the stage.
+    if stage.location is None or finding.violation.location is not None:
+        return where
+    return at_source(where, stage.location)
 
 
 def _check_chain(

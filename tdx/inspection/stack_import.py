@@ -154,15 +154,7 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
     A stage without counterpart divides the stack. The part above it is compared on top of it, so a
     difference always belongs to a stage that was converted.
 
-    Args:
-        open_stack: Creates the stack; called once or twice for each part.
-        steps: Number of steps to compare.
-        seed: Seed of the envs and the actions.
-
-    Raises:
-        ArgumentError: The stack is of a kind that cannot be converted, or no stage has a
-            counterpart.
-        EnvError: The stack raises.
+    ``open_stack`` is called once or twice for each part.
 
     Example:
         >>> import gymnasium
@@ -403,10 +395,7 @@ class _Results:
 
     Args:
         step: Step, from 0. ``None``: the reset before the first one.
-        expected: Values of the stack by key.
         given: TensorDict of the pipeline, or the error that it raised.
-        is_sum: True for sums over an episode.
-        is_reset: True for what a reset returned.
     """
 
     step: int | None

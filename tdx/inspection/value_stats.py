@@ -68,11 +68,7 @@ class ValueStats(Result):
 
 
 class NumberSummary:
-    """Statistics of one value, which may pass several stages.
-
-    Args:
-        value: A tensor ``[*B, ...]``, or other data; a list of rows if they differ in shape.
-    """
+    """Statistics of a tensor ``[*B, ...]`` or other data; a list of rows that differ in shape."""
 
     def __init__(self, value: object) -> None:
         from torch import Tensor
@@ -152,10 +148,7 @@ class RunningStats:
     ) -> None:
         """Add a value.
 
-        Args:
-            numbers: Its statistics.
-            outside: Number of its elements outside the spec; ``None`` if they do not compare.
-            is_changed: True if the stage changed it.
+        ``outside`` is the number of elements outside the spec; ``None`` if they do not compare.
         """
         total = self._numbers
         total.shape = _merge_shapes(total.shape, numbers.shape) if self.present else numbers.shape
@@ -175,10 +168,7 @@ class RunningStats:
     def result(self, version: str, spec: LeafSpec | None, *, is_stage: bool = True) -> ValueStats:
         """Return the statistics.
 
-        Args:
-            version: Version of the key.
-            spec: Its spec as plain data.
-            is_stage: False for the env, the policy and the input, which change nothing.
+        The env, the policy and the input are no stages: they change nothing.
         """
         total = self._numbers
         minimum, maximum = total.extremes

@@ -54,14 +54,7 @@ class ValuesReport(Result):
     error: TdxError | None = None
 
     def only(self, key: str) -> ValuesReport:
-        """Return the report restricted to one key.
-
-        Args:
-            key: The key, with dots between its parts.
-
-        Raises:
-            KeyNotFoundError: No stage wrote the key, and no error ended the run before.
-        """
+        """Return the report restricted to one key."""
         known: dict[str, None] = {}
         phases: list[PhaseValues] = []
         for phase in self.phases:
@@ -103,23 +96,8 @@ def inspect_values(
 ) -> ValuesReport:
     """Reset and step an env, and record all values that its stages write.
 
-    Args:
-        env: Env of tdx, with or without a chain, or a stack of another library; it is reset and
-            stepped.
-        name: Name in the report. Defaults to the class name of the base env.
-        steps: Number of steps; rows that are done are reset in between.
-        seed: Seed of the env and of random actions. ``None``: do not seed.
-        policy: Selects the actions: a function of a TensorDict for an env of tdx, of an observation
-            for other libraries. Defaults to random actions.
-        each: Report each reset and step as a phase of its own.
-        on_trace: Called with the trace of each reset and step.
-
-    Returns:
-        The values up to the last step, or up to the error if the env or a stage raised one.
-
-    Raises:
-        ArgumentError: ``steps`` is below 1, or ``env`` is neither an env nor a stack.
-        TdxError: A stage does not accept the specs before it.
+    ``each`` reports each reset and step as a phase of its own. If the env or a stage raises, the
+    report has the values so far and the error.
 
     Example:
         >>> from tdx import GymEnv, RewardClipping, TransformedEnv
@@ -168,9 +146,6 @@ class _StageCollector:
 
     A key that the stage has not written may be written in a later step, and its statistics cover
     the steps before: those of all keys are collected.
-
-    Args:
-        stage: The first call of the stage.
     """
 
     def __init__(self, stage: StageTrace) -> None:
@@ -418,15 +393,7 @@ def inspect_state(
 ) -> StateReport:
     """Report the state of each stage, after a number of random steps.
 
-    Args:
-        env: Env of tdx or of another library, with its wrappers.
-        name: Name in the report. Defaults to the name of the env before the chain.
-        steps: Number of steps to make; with 0 the env is neither reset nor stepped.
-        seed: Seed of the env and of the actions. ``None``: do not seed.
-
-    Raises:
-        ArgumentError: ``env`` is neither an env nor a stack.
-        TdxError: The env or a stage raised.
+    With 0 steps, the env is neither reset nor stepped.
 
     Example:
         >>> import gymnasium

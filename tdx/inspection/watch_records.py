@@ -46,12 +46,6 @@ class KeyRecord:
     """Statistics of one key after one stage.
 
     Args:
-        stage: The stage, ``env`` or ``output``.
-        key: The key.
-        mean: Mean of the finite numbers; ``None`` without numbers.
-        std: Standard deviation.
-        minimum: Minimum.
-        maximum: Maximum.
         nan: Share of NaN, from 0 to 1.
         outside: Share of the values outside the spec; ``None`` if it was not compared.
         microseconds: Time of the stage; ``None`` in a rollout.
@@ -84,10 +78,6 @@ class WatchRecord:
     """One sample.
 
     Args:
-        step: Number of steps so far.
-        seconds: Time since the start.
-        keys: Statistics of the keys.
-        states: States of the stages.
         values: The values themselves, by stage and key; only Rerun gets them.
     """
 
@@ -270,11 +260,7 @@ class _Rerun:
 
 
 def sink_of(to: object) -> Sink:
-    """Return the sink for the argument ``to`` of :class:`tdx.watch`.
-
-    Raises:
-        ArgumentError: It is neither a path, nor has ``add_scalar`` or ``log``.
-    """
+    """Return the sink for the argument ``to`` of :class:`tdx.watch`."""
     if isinstance(to, str | Path):
         return JsonLines(Path(to))
     if hasattr(to, "set_time") and hasattr(to, "log"):

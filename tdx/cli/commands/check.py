@@ -244,9 +244,6 @@ class _Checked:
     """The result for one target.
 
     Args:
-        report: Findings.
-        rules: Rules that were checked.
-        fixes: Output of ``--diff`` and ``--fix``.
         text: Text of the file that contains the whole pipeline. ``None``: no such file.
     """
 
@@ -684,8 +681,6 @@ class FixOutput:
 
     Args:
         text: Text for stdout instead of the findings. ``None``: show the findings.
-        data: The fixes as plain data.
-        message: Line for stderr.
     """
 
     text: str | None
@@ -698,9 +693,7 @@ class Fixes:
     """A fixed pipeline and the file that it comes from.
 
     Args:
-        result: Pipeline with its fixes.
         file: File with the fixes applied. ``None``: the pipeline comes from options.
-        original_text: Text of the file before the fixes.
     """
 
     result: FixedPipeline
@@ -719,11 +712,7 @@ class Fixes:
         unsafe: bool,
         accelerator: bool,
     ) -> Fixes:
-        """Apply the fixes of the rules to a pipeline and to the text of its file.
-
-        Raises:
-            ArgumentError: Some stages come from the file and some from options.
-        """
+        """Apply the fixes of the rules to a pipeline and to the text of its file."""
         from tdx.inspection.check_report import fix_pipeline
 
         if file is not None and options.transforms:
@@ -746,11 +735,7 @@ class Fixes:
         return cls(result, file, original_text)
 
     def write(self) -> Pipeline:
-        """Write the fixed file unless it changed on disk; return the fixed pipeline.
-
-        Raises:
-            PipelineError: The file changed on disk or cannot be written.
-        """
+        """Write the fixed file unless it changed on disk; return the fixed pipeline."""
         from tdx.pipeline import PipelineFile
 
         file = self.file

@@ -76,18 +76,8 @@ def parse_names(
 ) -> Any:
     """Parse an option that accepts several names, repeated or separated by commas.
 
-    Args:
-        values: Values of the option.
-        known: Valid names.
-        option: Name of the option.
-        all_name: Name that stands for all known names.
-        none_name: Name that stands for none of them.
-
-    Returns:
-        Tuple without duplicates; ``None`` if the option is not given.
-
-    Raises:
-        UnknownNameError: A name is unknown; suggests the nearest.
+    ``all_name`` stands for all known names, ``none_name`` for none. ``None``: the option is not
+    given.
     """
     if not values:
         return None

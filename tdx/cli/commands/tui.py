@@ -137,11 +137,7 @@ def serve(
 
 
 def _read_token(file: str | None) -> str | None:
-    """Return the secret of the file or of the variable, which the apps do not inherit.
-
-    Raises:
-        ArgumentError: It cannot be read, or is too short.
-    """
+    """Return the secret of the file or of the variable, which the apps do not inherit."""
     token = os.environ.pop(_TOKEN_VARIABLE, None)
     source = _TOKEN_VARIABLE
     if file is not None:
@@ -179,17 +175,7 @@ def as_arguments(options: PipelineOptions) -> list[str]:
 def initial_pipeline(
     options: PipelineOptions, samples: str | None, policy: str | None = None
 ) -> Pipeline | None:
-    """Return the pipeline that the app opens with; ``None`` for an empty one.
-
-    Args:
-        options: Options of the pipeline.
-        samples: Value of ``--samples``, which not every pipeline takes.
-        policy: Value of ``--policy``. ``None``: that of the pipeline file.
-
-    Raises:
-        ArgumentError: There are stages without an env, or the options conflict.
-        PipelineError: The file or a stage is invalid.
-    """
+    """Return the pipeline that the app opens with; ``None`` for an empty one."""
     from tdx.cli.pipelines import read_pipeline
 
     if options.env is not None or options.pipeline is not None:

@@ -20,12 +20,7 @@ Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "t
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text with a style.
-
-    Args:
-        text: Text to show.
-        style: Meaning of the text, which determines its color.
-    """
+    """Text with a style."""
 
     text: str
     style: Style = ""
@@ -36,9 +31,7 @@ class Column:
     """One column of a table.
 
     Args:
-        title: Heading.
         fixed: If True, its cells are not wrapped in a narrow terminal.
-        is_number: If True, its cells are right-aligned.
         importance: A narrow terminal lacks the least important columns. Infinite: it never lacks
             this one.
     """
@@ -116,8 +109,6 @@ class Heading:
     """A heading.
 
     Args:
-        text: Heading.
-        aside: Dimmed text after it.
         level: 1 for the title of the page, 2 for a section, 3 for a part of a section.
     """
 
@@ -128,12 +119,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Running text, wrapped at the width of the terminal.
-
-    Args:
-        cells: Pieces of text.
-        indent: Columns of indentation.
-    """
+    """Running text, wrapped at the width of the terminal."""
 
     cells: Sequence[Cell]
     indent: int = 0
@@ -144,8 +130,6 @@ class Code:
     """Code, shown unchanged.
 
     Args:
-        text: Lines of code.
-        language: Name of the language in Markdown.
         excerpt: True if it is an excerpt of a file that belongs to the text around it.
     """
 
@@ -156,12 +140,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Blocks that HTML shows on demand; the other formats show them below their summary.
-
-    Args:
-        summary: Title of the blocks.
-        blocks: Tables, texts and code.
-    """
+    """Blocks that HTML shows on demand; the other formats show them below their summary."""
 
     summary: str
     blocks: Sequence[Block]
@@ -174,7 +153,6 @@ class Picture:
     Args:
         source: Content of a PNG file, or a function that draws an SVG image; it returns an empty
             string if there is nothing to draw.
-        caption: Text below the picture.
     """
 
     source: bytes | Callable[[], str]
@@ -183,13 +161,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Pictures, which only HTML shows.
-
-    Args:
-        pictures: Pictures, side by side if there is space. Without any, the gallery is not shown.
-        heading: Heading above them.
-        text: Text above them.
-    """
+    """Pictures, which only HTML shows."""
 
     pictures: Sequence[Picture]
     heading: Heading | None = None
@@ -198,11 +170,7 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class Fluid:
-    """Blocks that depend on the width of the terminal.
-
-    Args:
-        layout: Returns the blocks for a number of columns, :data:`UNLIMITED` outside of terminals.
-    """
+    """Blocks that depend on the number of columns, :data:`UNLIMITED` outside of terminals."""
 
     layout: Callable[[int], Iterable[Block]]
 
@@ -219,9 +187,7 @@ class View:
     nested. The rest of the result describes the whole. An output format creates only what it shows.
 
     Args:
-        kind: Kind of the result in JSON.
         result: The result, or a function that returns it as plain data, for json.
-        blocks: Returns the layout, for table, md and HTML.
         records: Returns the rows for jsonl and csv. ``None``: the result is the only one.
         calls: Each stage of the chain in the ``-t`` grammar, for a result about a chain.
         names: Columns of csv if there are no records.
@@ -289,10 +255,6 @@ def text_blocks(blocks: Iterable[Block], width: int) -> list[TextBlock]:
     """Return what a terminal and Markdown show of blocks.
 
     Control and bidirectional characters are escaped.
-
-    Args:
-        blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
-        width: Columns of the terminal.
     """
     shown: list[TextBlock] = []
     for block in resolve(blocks, width):
@@ -388,10 +350,6 @@ def without_repeats(labels: Iterable[str]) -> Iterator[str]:
 
 def sparkline(heights: Sequence[float], largest: float | None = None) -> str:
     """Return heights as block characters; 0 is a space.
-
-    Args:
-        heights: Heights from 0.
-        largest: Height of a full block. ``None``: the largest of the heights.
 
     Example:
         >>> sparkline([0, 1, 4, 8])

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def artifact_view(result: Artifact) -> View:
-    """Lay out an exported chain.
-
-    Args:
-        result: Result of the export.
-    """
+    """Lay out an exported chain."""
 
     def blocks() -> list[Block]:
         inexact = [item.operator for item in result.bounds if item.bound]
@@ -50,11 +46,7 @@ def artifact_view(result: Artifact) -> View:
 
 
 def artifact_check_view(result: ArtifactCheck) -> View:
-    """Lay out the verification of an exported chain.
-
-    Args:
-        result: Result of the verification.
-    """
+    """Lay out the verification of an exported chain."""
 
     def blocks() -> list[Block]:
         heading = Heading(result.path, f"{result.form} of {count_text(result.stages, 'stage')}")

@@ -38,13 +38,7 @@ if TYPE_CHECKING:
 
 
 def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str] = ()) -> View:
-    """Lay out a list of envs.
-
-    Args:
-        envs: Envs to show.
-        search: Words of the search.
-        similar: Ids to suggest if there are no envs.
-    """
+    """Lay out a list of envs."""
 
     def blocks() -> list[Block]:
         if not envs:
@@ -87,12 +81,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str]
 
 
 def openable_view(entries: Sequence[Openable], search: str) -> View:
-    """Lay out what can be opened.
-
-    Args:
-        entries: What to show, grouped.
-        search: Words of the search.
-    """
+    """Lay out what can be opened."""
 
     def blocks() -> list[Block]:
         if not entries:
@@ -192,12 +181,7 @@ class TransformRow(Result):
 
 
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
-    """Lay out a list of transforms.
-
-    Args:
-        infos: Transforms, grouped by category.
-        search: Words of the search.
-    """
+    """Lay out a list of transforms."""
     transforms = [TransformRow(info) for info in infos]
     nearest = load_catalog().nearest(search)
     needs_arguments = any("(" in call for call in find_aliased_calls(search))
@@ -279,12 +263,7 @@ class TransformDocument(Result):
 
 
 def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
-    """Lay out the documentation of a transform.
-
-    Args:
-        info: Catalog entry.
-        example: Specs before and after the transform on an example env.
-    """
+    """Lay out the documentation of a transform."""
     arguments = tuple(ArgumentRow(parameter) for parameter in info.parameters)
 
     def blocks() -> list[Block]:

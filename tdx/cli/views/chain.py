@@ -34,13 +34,7 @@ _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
 
 
 def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False) -> View:
-    """Lay out the effects of each stage of a chain.
-
-    Args:
-        report: Report to show.
-        calls: Each stage in the ``-t`` grammar.
-        graph: Draw the chain as a diagram instead of a table.
-    """
+    """Lay out the effects of each stage of a chain."""
 
     def blocks() -> list[Block]:
         head = sides_heading(report.env, report.before, report.after)
@@ -195,12 +189,7 @@ _VERSION_TITLES = ("lane", "version", "written by", "from", "read by", "spec")
 
 
 def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
-    """Lay out the writer and the readers of each version of each key.
-
-    Args:
-        lineage: Lineage to show.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Lay out the writer and the readers of each version of each key."""
 
     def blocks() -> list[Block]:
         keys, count = count_text(len(lineage.keys()), "key"), len(lineage.versions)
@@ -274,12 +263,7 @@ def _version_records(versions: Sequence[KeyVersion]) -> Iterator[dict[str, objec
 
 
 def lineage_diagram(lineage: Lineage, calls: Sequence[str]) -> str:
-    """Return the lineage as a Mermaid flow chart with an arrow from each writer to its readers.
-
-    Args:
-        lineage: Lineage to show.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Return the lineage as a Mermaid flow chart with an arrow from each writer to its readers."""
     # Start, label, end and the kind of line.
     arrows: dict[tuple[str, str, str, str], None] = {}
     for version in lineage.versions:

@@ -77,11 +77,7 @@ def check_view(
 ) -> View:
     """Lay out the findings of a check, each with its place in the file.
 
-    Args:
-        report: Findings to show.
-        fixes: Fixes of the pipeline as plain data.
-        text: Text of the file that the findings refer to. ``None``: no such file.
-        verbose: Show the outcome of each check and the reason for each rule.
+    ``text`` is that of the file that the findings refer to, if there is one.
     """
 
     def blocks() -> list[Block]:
@@ -98,14 +94,7 @@ def check_view(
 def checks_view(
     summary: CheckSummary, texts: Sequence[str | None], *, statistics: bool, verbose: bool
 ) -> View:
-    """Lay out the findings of several targets, and how many targets have some.
-
-    Args:
-        summary: Reports to show.
-        texts: Text of the file of each target. ``None``: no such file.
-        statistics: Show the number of findings of each rule instead of the findings.
-        verbose: Show the outcome of each check and the reason for each rule.
-    """
+    """Lay out the findings of several targets, and how many targets have some."""
 
     def blocks() -> list[Block]:
         shown: list[Block] = []
@@ -271,11 +260,7 @@ def _suppressed(report: CheckReport) -> str:
 
 
 def explain_view(explained: CodeExplanation) -> View:
-    """Lay out the explanation of a code.
-
-    Args:
-        explained: Explanation to show.
-    """
+    """Lay out the explanation of a code."""
 
     def blocks() -> list[Block]:
         kind = explained.name if explained.kind == "error" else explained.severity
@@ -314,11 +299,7 @@ class CodeRow(Result):
 
 
 def codes_view(explained: Sequence[CodeExplanation]) -> View:
-    """Lay out a list of codes.
-
-    Args:
-        explained: Explanations to show.
-    """
+    """Lay out a list of codes."""
     codes = [CodeRow(explanation) for explanation in explained]
 
     def blocks() -> list[Block]:
@@ -356,10 +337,7 @@ def sarif(
 ) -> dict[str, object]:
     """Return the findings of checks as a SARIF log with one run.
 
-    Args:
-        reports: Findings of each target, with the text of the file that contains the whole
-            pipeline, for fixes. ``None``: no such file.
-        codes: Rules that were checked; those of the findings are added.
+    A report has the text of the file with the whole pipeline, for fixes, if there is one.
     """
     reported = {finding.code for report, _ in reports for finding in report.findings}
     rules = sorted({*codes, *reported})

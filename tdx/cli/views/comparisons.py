@@ -56,11 +56,7 @@ _WORDS = {
 
 
 def diff_view(report: DiffReport) -> View:
-    """Lay out the differences.
-
-    Args:
-        report: Report to show.
-    """
+    """Lay out the differences."""
 
     def blocks() -> list[Block]:
         verdict = "same" if report.same else "different"
@@ -207,11 +203,7 @@ _COLUMNS = (
 
 
 def contract_view(report: ContractReport) -> View:
-    """Lay out what differs between a contract and a target.
-
-    Args:
-        report: Report to show.
-    """
+    """Lay out what differs between a contract and a target."""
 
     def blocks() -> list[Block]:
         steps = count_text(report.steps, "reference step")
@@ -253,11 +245,7 @@ def contract_view(report: ContractReport) -> View:
 
 
 def contract_contents_view(contents: ContractContents) -> View:
-    """Lay out what a contract covers.
-
-    Args:
-        contents: Contents to show.
-    """
+    """Lay out what a contract covers."""
 
     def blocks() -> list[Block]:
         steps = count_text(contents.steps, "reference step")
@@ -302,10 +290,7 @@ _MAX_ELEMENTS = 16
 def counterexample_blocks(case: Counterexample, steps: int, command: Sequence[str]) -> list[Block]:
     """Lay out the smallest contract that shows the first difference, and how to run it.
 
-    Args:
-        case: The counterexample.
-        steps: Number of steps that were compared.
-        command: Arguments of the command that writes it as files; the last one is the folder.
+    The last argument of ``command`` is the folder that it writes.
     """
     size = f"{count_text(case.contract.steps, 'step')} of {steps}"
     size += "" if case.stage is None else f", stage {case.stage} alone"
@@ -336,11 +321,7 @@ _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
 
 
 def side_by_side_blocks(report: ContractReport) -> list[Block]:
-    """Return what differs, then the stages of both sides next to each other.
-
-    Args:
-        report: Report to show.
-    """
+    """Return what differs, then the stages of both sides next to each other."""
     rows = [
         [
             Cell(row.status, _STATUS_STYLES.get(row.status, "dim")),
@@ -391,11 +372,7 @@ def _follows(differences: Sequence[Difference], indent: int = 0) -> Iterator[Blo
 
 
 def difference_blocks(difference: Difference) -> Iterator[Block]:
-    """Lay out a difference: its sentence, its details, and the rows that differ most.
-
-    Args:
-        difference: The difference.
-    """
+    """Lay out a difference: its sentence, its details, and the rows that differ most."""
     code, _, kind = difference.title.partition(" ")
     title = [Cell(f"{code} ", "bad"), Cell(f"{kind}: ", "dim")]
     yield Paragraph([*title, Cell(difference.sentence, "name")])
@@ -406,11 +383,7 @@ def difference_blocks(difference: Difference) -> Iterator[Block]:
 
 
 def example_table(examples: Sequence[ExampleRow]) -> Table:
-    """Lay out the rows that differ most.
-
-    Args:
-        examples: The rows.
-    """
+    """Lay out the rows that differ most."""
     titles = ("episode", "step", "env", "feature", "expected", "obtained")
     rows = [
         [

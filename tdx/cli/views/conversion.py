@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def written_view(path: str, pipeline: Pipeline, imported: StackImport | None) -> View:
-    """Lay out a pipeline file.
-
-    Args:
-        path: The file.
-        pipeline: Its pipeline.
-        imported: The stack that it was converted from. ``None``: it was not.
-    """
+    """Lay out a pipeline file."""
     calls = [format_stage(stage) for stage in pipeline.transforms]
 
     def data() -> dict[str, object]:
@@ -42,11 +36,7 @@ def written_view(path: str, pipeline: Pipeline, imported: StackImport | None) ->
 
 
 def conversion_blocks(imported: StackImport) -> Iterator[Block]:
-    """Lay out the stages of a stack with their counterparts, and what was compared.
-
-    Args:
-        imported: The converted stack.
-    """
+    """Lay out the stages of a stack with their counterparts, and what was compared."""
     rows = []
     for stage in imported.stages:
         style: Style = "" if stage.missing is None else "bad"

@@ -28,12 +28,7 @@ _STORED = {"agree": "stored statistics agree", "missing": "no stored statistics"
 
 
 def dataset_view(facts: DatasetFacts, *, whole: bool) -> View:
-    """Lay out the statistics of each feature, and how those that the dataset stores differ.
-
-    Args:
-        facts: Dataset with the statistics of its data.
-        whole: If True, show all rows of long features.
-    """
+    """Lay out the statistics of each feature, and how those that the dataset stores differ."""
     dataset, features = facts.dataset, facts.features
     aside = f"{dataset.title}  {count_text(dataset.steps, 'step')}"
     aside += "" if dataset.fps is None else f"  {dataset.fps:g} per second"

@@ -17,11 +17,7 @@ _SHOWN = 4
 
 
 def descriptor_view(descriptor: Descriptor) -> View:
-    """Lay out the terms, actions and joints of a descriptor, in order.
-
-    Args:
-        descriptor: Descriptor to show.
-    """
+    """Lay out the terms, actions and joints of a descriptor, in order."""
 
     def blocks() -> Iterator[Block]:
         yield Heading(str(descriptor.path), descriptor.library, level=1)

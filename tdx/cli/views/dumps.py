@@ -40,12 +40,7 @@ _MAX_EPISODES = 20
 
 
 def summary_view(path: str, manifest: Manifest) -> View:
-    """Lay out the summary of a new dump.
-
-    Args:
-        path: Folder of the dump.
-        manifest: Manifest of the dump.
-    """
+    """Lay out the summary of a new dump."""
     data = summarize(path, manifest)
 
     def blocks() -> list[Block]:
@@ -55,12 +50,7 @@ def summary_view(path: str, manifest: Manifest) -> View:
 
 
 def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
-    """Lay out the result of recording shards.
-
-    Args:
-        result: The result.
-        manifest: Manifest of the whole dump.
-    """
+    """Lay out the result of recording shards."""
     data = summarize(result.path, manifest)
 
     def blocks() -> list[Block]:
@@ -83,12 +73,7 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
 
 
 def dump_head(data: DumpSummary, name: str | None = None) -> Heading:
-    """Return the heading of a dump.
-
-    Args:
-        data: Summary of the dump.
-        name: Name of the dump. ``None``: its path.
-    """
+    """Return the heading of a dump."""
     state = "complete" if data["complete"] else f"unfinished: {next_step(data['source'])}"
     return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
 
@@ -148,11 +133,7 @@ def flat_summary(data: DumpSummary) -> dict[str, object]:
 
 
 def estimate_view(estimate: Estimate) -> View:
-    """Lay out the estimated size of a dump and the time that it takes.
-
-    Args:
-        estimate: Estimated size and speed.
-    """
+    """Lay out the estimated size of a dump and the time that it takes."""
     steps = estimate.goal.steps
     records: list[dict[str, Any]] = [
         {"file": file, "step_bytes": size, "bytes": None if steps is None else size * steps}
@@ -182,13 +163,7 @@ def estimate_view(estimate: Estimate) -> View:
 
 
 def dump_view(overview: Overview, name: str | None = None, *, with_episodes: bool = True) -> View:
-    """Lay out the contents of a dump.
-
-    Args:
-        overview: Overview of the dump.
-        name: Name of the dump. ``None``: its path.
-        with_episodes: If True, also list the episodes.
-    """
+    """Lay out the contents of a dump."""
     data = overview.to_dict() | ({} if name is None else {"path": name})
 
     def blocks() -> list[Block]:
@@ -269,12 +244,7 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
 
 
 def list_view(dumps: Sequence[Listed], root: str) -> View:
-    """Lay out a list of dumps.
-
-    Args:
-        dumps: Dumps to list.
-        root: Folder that was searched.
-    """
+    """Lay out a list of dumps."""
 
     def data() -> dict[str, object]:
         return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
@@ -325,11 +295,7 @@ def _number(number: float) -> str:
 
 
 def export_view(result: Exported) -> View:
-    """Lay out an export, or what ``--dry-run`` would write.
-
-    Args:
-        result: Result of the export.
-    """
+    """Lay out an export, or what ``--dry-run`` would write."""
 
     def blocks() -> list[Block]:
         facts = f"{result.format} of {result.source}"
@@ -364,11 +330,7 @@ def export_view(result: Exported) -> View:
 
 
 def import_view(result: Imported) -> View:
-    """Lay out an imported dump.
-
-    Args:
-        result: Result of the import.
-    """
+    """Lay out an imported dump."""
     data = result.summary
 
     def blocks() -> list[Block]:

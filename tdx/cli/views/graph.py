@@ -38,9 +38,6 @@ class KeyLine:
 
     Args:
         mark: ``+``, ``~``, ``=``, ``→``, ``-``, or a space.
-        key: The key, or what stands for several.
-        spec: Its spec.
-        style: Style of the mark and the key.
     """
 
     mark: str
@@ -55,7 +52,6 @@ class Edge:
 
     Args:
         written: Outputs that the node above writes, renames or drops; for the env all of them.
-        kept: Number of outputs that pass through that node.
         up: Actions below that node, if it changes them or is the env.
     """
 
@@ -84,11 +80,7 @@ def _name(key: NestedKey) -> str:
 
 
 def chain_edges(report: ChainReport) -> list[Edge]:
-    """Return what flows below the env and below each stage.
-
-    Args:
-        report: Data flow of the chain.
-    """
+    """Return what flows below the env and below each stage."""
     outputs = list(report.outputs.values())
     text = SpecText(outputs, whole=False)
     lines = tuple(KeyLine(" ", _name(leaf.key), text(leaf)) for leaf in outputs)
@@ -128,13 +120,7 @@ def _actions(report: ChainReport, stage: StageFlow | None) -> tuple[KeyLine, ...
 
 
 def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[Block]:
-    """Return the diagram of a chain with box drawing characters.
-
-    Args:
-        report: Data flow of the chain.
-        calls: Each stage in the ``-t`` grammar.
-        width: Maximum columns.
-    """
+    """Return the diagram of a chain with box drawing characters."""
     nodes, edges = _nodes(report, calls), chain_edges(report)
     wanted = max(
         *(len(node) + 4 for node in nodes),
@@ -194,12 +180,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
-    """Return a chain as a Mermaid flow chart.
-
-    Args:
-        report: Data flow of the chain.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Return a chain as a Mermaid flow chart."""
     nodes, edges = _nodes(report, calls), chain_edges(report)
     lines = ["flowchart TD"]
     last = len(nodes) - 1
@@ -236,11 +217,7 @@ text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#24292f
 def chain_svg(report: ChainReport, calls: Sequence[str], *, as_file: bool = True) -> str:
     """Return a chain as an SVG image.
 
-    Args:
-        report: Data flow of the chain.
-        calls: Each stage in the ``-t`` grammar.
-        as_file: If True, add a background and the colors of a light and a dark theme; otherwise the
-            page around it has them.
+    A file gets a background and the colors of both themes, which a page has itself.
     """
     nodes, edges = _nodes(report, calls), chain_edges(report)
     left = max((text_width(_aligned(line, e.down)) for e in edges for line in e.down), default=0.0)

@@ -34,12 +34,7 @@ _UNUSED = "none: unused"
 
 
 def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
-    """Lay out how a rollout runs.
-
-    Args:
-        report: Plan to show.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Lay out how a rollout runs."""
 
     def blocks() -> list[Block]:
         head = Heading(report.env, report.plan.executor, level=1)
@@ -156,12 +151,7 @@ _NODE_STYLES = {
 
 
 def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
-    """Return the plan as a Mermaid flow chart: solid arrows are versions, dotted ones are actions.
-
-    Args:
-        report: Plan to show.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Return the plan as a Mermaid flow chart: solid arrows are versions, dotted ones actions."""
     is_random = report.plan.policy_reads is None
     source = "random or recorded actions" if is_random else "policy"
     # Arrows with the same ends are one.

@@ -86,7 +86,6 @@ class TableOptions:
         order: ``chain``, or the column to sort by, largest first.
         top: Number of rows. ``None``: all, or a few in a summary; the others are summed up in one
             row.
-        histograms: If True, show the distribution of times of each row.
         is_summary: If True, show only the most expensive parts and what bounds the pipeline.
         passes: If True, a summary also has the results of the other passes.
     """
@@ -128,13 +127,7 @@ class Extras(Result):
 def profile_view(
     profile: Profile, options: TableOptions | None = None, extras: Extras | None = None
 ) -> View:
-    """Lay out a profile.
-
-    Args:
-        profile: Profile to show.
-        options: Rows to show and their order.
-        extras: Other measurements to show.
-    """
+    """Lay out a profile."""
     options, extras = options or TableOptions(), extras or Extras()
 
     def blocks() -> list[Block]:
@@ -479,12 +472,7 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
 
 
 def details(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[Block]:
-    """Yield the results of the other passes: device, memory, operators.
-
-    Args:
-        mode: Mode of the profile.
-        rows: Rows to show.
-    """
+    """Yield the results of the other passes: device, memory, operators."""
     keys = {row.key for row in rows}
 
     def select(uses: Mapping[Key, Use]) -> dict[Key, Use]:

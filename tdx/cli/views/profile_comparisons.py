@@ -38,14 +38,7 @@ _JUDGEMENT_STYLES: dict[str, Style] = {"the same": "dim", "slower": "changed", "
 def comparison_view(
     comparison: ProfileComparison, before: str, after: str, *, is_summary: bool = False
 ) -> View:
-    """Lay out which parts are slower or faster.
-
-    Args:
-        comparison: Comparison to show.
-        before: Name of the first profile.
-        after: Name of the second profile.
-        is_summary: If True, leave out the parts that did not change.
-    """
+    """Lay out which parts are slower or faster."""
 
     def blocks() -> Iterator[Block]:
         yield Heading(f"{before} → {after}", verdict(comparison), level=1)
@@ -149,11 +142,7 @@ def _part_name(label: str) -> str:
 
 
 def calibration_view(calibration: Calibration) -> View:
-    """Lay out the smallest changes that profiles can show.
-
-    Args:
-        calibration: Calibration to show.
-    """
+    """Lay out the smallest changes that profiles can show."""
 
     def row(change: DetectableChange) -> list[Cell]:
         is_total = change.label == TOTAL_LABEL
@@ -189,11 +178,7 @@ _OPTIONAL_MARGINAL_COLUMNS = ("share", "noise", "effect on others")
 
 
 def marginal_blocks(marginal: MarginalCosts) -> Iterator[Block]:
-    """Yield the time per step that is saved without each stage.
-
-    Args:
-        marginal: Measurement of one mode.
-    """
+    """Yield the time per step that is saved without each stage."""
     yield Heading(f"marginal cost, {marginal.mode}", "µs per step, with and without each stage")
     if marginal.error is not None:
         yield fact("incomplete", marginal.error, title_style="bad")

@@ -16,11 +16,7 @@ _LIMITS = (
 
 
 def device_calls_view(calls: DeviceCalls) -> View:
-    """Lay out launches, copies and waits by stage, and the lines that copy or wait.
-
-    Args:
-        calls: What was counted.
-    """
+    """Lay out launches, copies and waits by stage, and the lines that copy or wait."""
 
     def blocks() -> list[Block]:
         envs = f" of {calls.envs} envs" if calls.envs > 1 else ""

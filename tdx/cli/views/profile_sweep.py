@@ -32,12 +32,7 @@ _PLOT_TEXT = (
 
 
 def sweep_view(subject: str, sweep: SweepResult) -> View:
-    """Lay out a sweep.
-
-    Args:
-        subject: Pipeline.
-        sweep: Sweep to show.
-    """
+    """Lay out a sweep."""
 
     def blocks() -> list[Block]:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
@@ -99,11 +94,7 @@ def other_settings(growth: CostGrowth) -> str:
 
 
 def growth_blocks(group: Sequence[CostGrowth]) -> Iterator[Block]:
-    """Yield the time per step of each part at each value, and the fitted slope.
-
-    Args:
-        group: Growths along the same axis.
-    """
+    """Yield the time per step of each part at each value, and the fitted slope."""
     first = next((part for part in group if (part.label, part.lane) == TOTAL_KEY), group[0])
     settings = f", {other_settings(first)}" if first.others else ""
     aside = f"µs per step, {first.mode}{settings}; cost grows as {first.axis} ** slope"
@@ -165,12 +156,7 @@ _MIB = 1 << 20
 
 
 def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
-    """Lay out the estimated time of each mode and the size of its samples.
-
-    Args:
-        plan: Measurement to estimate.
-        estimates: Estimate of each mode.
-    """
+    """Lay out the estimated time of each mode and the size of its samples."""
     seconds = sum(estimate.seconds for estimate in estimates)
 
     def data() -> dict[str, object]:

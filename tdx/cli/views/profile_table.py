@@ -21,16 +21,10 @@ class Line:
     """One line of a cost table.
 
     Args:
-        name: Name of the part.
-        lane: Which calls of the part.
-        statistics: Statistics of the calls. ``None``: only the sum is known.
         samples: Time of each call in µs, float64 ``[n]``.
         step_us: Time per mean step. ``None``: not part of a step.
         share: Share of the total time, 0 to 1. ``None``: not part of it.
-        frames_per_second: Rate if nothing else took time.
         steps_per_call: Number of steps for each call. ``None``: it is not called for steps.
-        device_us: Time on the device per mean step.
-        style: Style of the name.
     """
 
     name: str
@@ -111,11 +105,7 @@ CellOf = Callable[[Line], Cell]
 
 
 def cost_table(lines: Sequence[Line]) -> Table:
-    """Return a table of lines.
-
-    Args:
-        lines: Lines to show.
-    """
+    """Return a table of lines."""
     columns = list(_columns(lines))
     return Table(
         [
@@ -164,11 +154,7 @@ def number_table(
 ) -> Table:
     """Return a table of names and numbers.
 
-    Args:
-        titles: Titles of the columns.
-        rows: One cell per column.
-        text_columns: Titles of columns without numbers.
-        optional_columns: Titles of columns that a narrow terminal may lack, the first one first.
+    A narrow terminal may lack the optional columns, the first one first.
     """
     numbers = set(titles).difference(text_columns)
     return Table.of(titles, rows, fixed=True, numbers=numbers, optional=optional_columns)
@@ -210,12 +196,7 @@ def _histogram(samples: FloatArray | None) -> str:
 def histogram(samples: FloatArray, bins: int) -> tuple[list[int], list[float]]:
     """Count samples in bins; the last bin includes all samples above p99.
 
-    Args:
-        samples: Times in µs, float64 ``[n]``.
-        bins: Number of bins.
-
-    Returns:
-        Counts and the ``bins + 1`` edges.
+    The samples are in µs, float64 ``[n]``; the edges are one more than the counts.
     """
     low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
     edges = np.linspace(low, high if high > low else low + 1e-3, bins + 1)

@@ -14,11 +14,7 @@ _MAX_WAITS = 10
 
 
 def trace_view(trace: TraceSummary) -> View:
-    """Lay out the work of the device in a recorded trace by range, its waits and its streams.
-
-    Args:
-        trace: Summary of the trace.
-    """
+    """Lay out the work of the device in a recorded trace by range, its waits and its streams."""
 
     def blocks() -> list[Block]:
         shown: list[Block] = [Heading(trace.source, "times in µs", level=1)]

@@ -55,13 +55,7 @@ _WORK_TEXTS = {
 
 
 def report_blocks(report: PipelineReport, profile: Profile, command: str) -> Iterator[Block]:
-    """Yield the report: the chain, findings, plan and cost, specs, lineage and a rollout.
-
-    Args:
-        report: Data of the report.
-        profile: Measured cost of the pipeline.
-        command: Command that creates the report.
-    """
+    """Yield the report: the chain, findings, plan and cost, specs, lineage and a rollout."""
     mode, batch = profile.modes[-1], report.chain.after.batch_size
     facts = [report.name] if report.name != report.env else []
     facts += [
@@ -113,13 +107,7 @@ def _tables(view: View) -> list[Block]:
 
 
 def dataset_report_blocks(facts: DatasetFacts, check: CheckReport, command: str) -> list[Block]:
-    """Return the report on a dataset: findings, and the statistics of each feature.
-
-    Args:
-        facts: The dataset, with the statistics of its data.
-        check: Its findings.
-        command: Command that creates the report.
-    """
+    """Return the report on a dataset: findings, and the statistics of each feature."""
     title, *statistics = dataset_view(facts, whole=False).blocks()
     return [
         title,
@@ -179,12 +167,7 @@ def _how_it_runs(report: PipelineReport) -> str:
 
 
 def _cost_of_stages(report: PipelineReport, mode: ModeProfile) -> Table:
-    """Return when each stage runs, its cost in the mean step, and why it runs then.
-
-    Args:
-        report: Data of the report.
-        mode: Measured cost.
-    """
+    """Return when each stage runs, its cost in the mean step, and why it runs then."""
     plans = {} if report.plan is None else {stage.index: stage for stage in report.plan.plan.stages}
     is_eager = report.plan is not None and report.plan.plan.executor == "eager"
     stages, others, merged = _group_costs(mode, "stage" if plans else "wrapper")

@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 
 
 def setting_view(setting: SettingValue) -> View:
-    """Show the value of one setting; nothing if it has none.
-
-    Args:
-        setting: Setting to show.
-    """
+    """Show the value of one setting; nothing if it has none."""
     shown = [] if setting.value is None else [Paragraph([Cell(str(setting.value))])]
     return View("setting", setting, lambda: shown)
 
 
 def config_view(settings: Settings) -> View:
-    """Lay out the settings and where their values come from.
-
-    Args:
-        settings: Settings to show.
-    """
+    """Lay out the settings and where their values come from."""
 
     def blocks() -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
@@ -69,11 +61,7 @@ _STYLES: dict[Status, Style] = {"ok": "good", "warn": "changed", "fail": "bad"}
 
 
 def doctor_view(report: DoctorReport) -> View:
-    """Lay out the checks of a machine.
-
-    Args:
-        report: Report to show.
-    """
+    """Lay out the checks of a machine."""
 
     def blocks() -> list[Block]:
         counts = (("failure", report.failures), ("warning", report.warnings))
@@ -121,11 +109,7 @@ class DocumentKind(Result):
 
 
 def kinds_view(commands: Mapping[str, str]) -> View:
-    """Lay out the kinds of JSON documents.
-
-    Args:
-        commands: Command that prints each kind.
-    """
+    """Lay out the kinds of JSON documents."""
     kinds = [DocumentKind(name, command) for name, command in commands.items()]
 
     def blocks() -> list[Block]:

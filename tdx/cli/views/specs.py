@@ -31,13 +31,7 @@ _SPEC_FIELDS = ("kind", "shape", "dtype", "device", "low", "high", "choices", "d
 def spec_columns(
     prefix: str, spec: Mapping[str, object] | None, *, with_part: bool = False
 ) -> dict[str, object]:
-    """Return a spec as columns of a record, such as ``before_kind`` and ``before_shape``.
-
-    Args:
-        prefix: Prefix of each column.
-        spec: Spec as plain data. ``None``: all columns are ``None``.
-        with_part: If True, add a column with the part of the env that the key belongs to.
-    """
+    """Return a spec as columns of a record, such as ``before_kind`` and ``before_shape``."""
     names = ("part", *_SPEC_FIELDS) if with_part else _SPEC_FIELDS
     return {f"{prefix}_{name}": (spec or {}).get(name) for name in names}
 
@@ -47,13 +41,7 @@ def comparison_table(
     names: Sequence[str] = (),
     sides: tuple[str, str] = ("env", "after the chain"),
 ) -> Block:
-    """Return a table of keys with their specs before and after, and a mark if they differ.
-
-    Args:
-        changes: Keys, grouped by part.
-        names: Transform of each stage, to show which stage changed a key.
-        sides: Titles of the two sides.
-    """
+    """Return a table of keys with their specs before and after, and a mark if they differ."""
     return first_that_fits(
         lambda: [_side_by_side(changes, names, sides)],
         lambda: [_side_by_side(changes, [""] * len(names), sides)],
@@ -145,18 +133,7 @@ def spec_view(
     changes: bool = False,
     key: str | None = None,
 ) -> View:
-    """Lay out a spec report.
-
-    Args:
-        report: Report to show.
-        calls: Each stage in the ``-t`` grammar.
-        stages: If True, show the specs after each stage.
-        changes: If True, show only what each stage changes.
-        key: Show only this key, after each stage.
-
-    Raises:
-        KeyNotFoundError: No stage has this key.
-    """
+    """Lay out a spec report."""
     selected = report if key is None else report.only(key)
     selected = selected.only_changes() if changes else selected
     each = stages or changes or key is not None

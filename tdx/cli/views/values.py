@@ -33,12 +33,7 @@ _VIOLATION, _SUSPECT = "!", "?"
 
 
 def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
-    """Lay out the values that each stage wrote, and its spec violations.
-
-    Args:
-        report: Report to show.
-        calls: Each stage in the ``-t`` grammar.
-    """
+    """Lay out the values that each stage wrote, and its spec violations."""
 
     def blocks() -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
@@ -203,12 +198,7 @@ def _records(report: ValuesReport) -> Iterator[dict[str, object]]:
 
 
 def state_view(report: StateReport, calls: Sequence[str]) -> View:
-    """Lay out the state of each stage.
-
-    Args:
-        report: Report to show.
-        calls: Each stage as a call.
-    """
+    """Lay out the state of each stage."""
 
     def blocks() -> list[Block]:
         facts = f"after {count_text(report.steps, 'random step')}"

@@ -24,11 +24,7 @@ _PROBLEM = ("problem", "file", "chunk", "message", "where")
 
 
 def verify_view(result: Verification) -> View:
-    """Lay out the problems of a dump.
-
-    Args:
-        result: Result of the verification.
-    """
+    """Lay out the problems of a dump."""
 
     def blocks() -> list[Block]:
         read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
@@ -53,11 +49,7 @@ def verify_view(result: Verification) -> View:
 
 
 def repair_view(result: Repair) -> View:
-    """Lay out what a repair kept and lost.
-
-    Args:
-        result: Result of the repair.
-    """
+    """Lay out what a repair kept and lost."""
 
     def blocks() -> list[Block]:
         verdict = verify_view(result.verification).blocks()

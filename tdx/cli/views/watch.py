@@ -25,11 +25,7 @@ _SHARES = ("nan", "outside")
 
 
 def watch_view(report: WatchReport) -> View:
-    """Lay out what moved, and the course of each number.
-
-    Args:
-        report: Records of a file.
-    """
+    """Lay out what moved, and the course of each number."""
 
     def blocks() -> list[Block]:
         steps = report.steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tdx.core.chain import StageForms, declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
@@ -18,6 +18,7 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import owner
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
 
@@ -57,7 +58,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlan:
+class StagePlan(Result):
     """One stage, and when it runs.
 
     Args:
@@ -72,6 +73,11 @@ class StagePlan:
         drops: Keys that it removes.
         inverse: Keys that its inverse maps.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("stage", "index"), Entry("transform", "name"), Entry("time_behavior", "behavior")),
+        *("when", "why", "reads", "writes", "drops", "inverse"),
+    )
 
     index: int
     name: str

@@ -14,7 +14,7 @@ from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins, own_mod
 from tdx.inspection.checkpoint_codes import DATASET_RULES
 from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import DeviceContext, KeySpecs, LintContext, LintStage
-from tdx.inspection.lint.rule import Rule, Violation
+from tdx.inspection.lint.rule import Rule, Violation, is_selected
 from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
@@ -79,23 +79,14 @@ def _plugin_rules() -> Mapping[Rule, Plugin]:
 def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
     """Select rules by code.
 
-    Args:
-        select: Codes, or prefixes of codes, to include. Empty: all rules.
-        ignore: Codes, or prefixes of codes, to exclude.
-
-    Raises:
-        UnknownNameError: A code matches no rule.
+    Codes may be prefixes. Without ``select``, all rules are included.
 
     Example:
         >>> [rule.code for rule in select_rules(["TDX42"], ignore=["TDX422", "TDX423"])]
         ['TDX421', 'TDX424', 'TDX425']
     """
     wanted, unwanted = _normalize_codes(select), _normalize_codes(ignore)
-    return tuple(
-        rule
-        for rule in all_rules()
-        if (not wanted or rule.code.startswith(wanted)) and not rule.code.startswith(unwanted)
-    )
+    return tuple(rule for rule in all_rules() if is_selected(rule.code, wanted, unwanted))
 
 
 def rules_of(
@@ -103,10 +94,7 @@ def rules_of(
 ) -> tuple[Rule, ...]:
     """Select the rules for a pipeline.
 
-    Args:
-        pipeline: Pipeline, whose file may select rules.
-        select: Codes, or prefixes of codes, that replace those of the file.
-        ignore: Codes, or prefixes of codes, to exclude in addition.
+    Codes in ``select`` replace those of the file; codes in ``ignore`` are excluded in addition.
 
     Raises:
         UnknownNameError: A code matches no rule.
@@ -148,9 +136,7 @@ def lint(
 ) -> list[LintFinding]:
     """Return every violation in a pipeline or a stack, in the order of its stages.
 
-    Args:
-        context: The pipeline, the stack, or what the pipeline did to a device.
-        rules: Rules to apply. Defaults to all rules; those for other subjects do not apply.
+    Rules for other subjects than that of the context do not apply.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -243,9 +229,6 @@ def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
     Returns:
         The module, or what a function or class returns when called without arguments. ``None`` if
         the pipeline names no code, importing is not allowed, or the object is not a module.
-
-    Raises:
-        TdxError: The object does not exist.
     """
     reference = parse_policy(pipeline.policy).reference if pipeline.policy else None
     if reference is None or not allow_code:

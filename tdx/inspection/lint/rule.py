@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -282,6 +282,11 @@ def device_rule(
         )
 
     return declare
+
+
+def is_selected(code: str, select: Sequence[str], ignore: Sequence[str]) -> bool:
+    """Return True if a code has a prefix in ``select``, which may be empty, not in ``ignore``."""
+    return (not select or code.startswith(tuple(select))) and not code.startswith(tuple(ignore))
 
 
 StackRuleFunction = Callable[["StackContext"], Iterable[Violation]]

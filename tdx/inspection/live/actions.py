@@ -30,12 +30,8 @@ class ActionField:
     """One number of an action.
 
     Args:
-        key: Action key, with dots.
-        place: Index of the number under that key.
         kind: ``slider`` between two limits, or ``choice`` among whole numbers from 0.
-        low: Lower limit.
         high: Upper limit; the last choice.
-        start: Initial value.
     """
 
     key: str

@@ -22,12 +22,7 @@ _MAX_BINNED = 65_536
 
 @dataclass(frozen=True, slots=True)
 class RowSelector:
-    """Selects rows of a batch.
-
-    Args:
-        batch: Batch size.
-        row: Row, counted through all batch dims. ``None``: all rows.
-    """
+    """Selects a row of a batch, counted through all batch dims; ``None`` selects all rows."""
 
     batch: tuple[int, ...]
     row: int | None
@@ -134,11 +129,7 @@ def find_images(
 ) -> Iterator[ImageView]:
     """Yield every image that a stage wrote, in order.
 
-    Args:
-        trace: The reset or step.
-        row: Row of a batch. Defaults to the first.
-        zoom: Scale of all images; they are not enlarged.
-        numbers: Numbers of the stages.
+    Of a batch, the first row is the default. Images are not enlarged.
     """
     batch = tuple(trace.tensordict.batch_size)
     rows = RowSelector(batch, 0 if row is None and batch else row)
@@ -152,8 +143,8 @@ def find_images(
                 down = -3 if _layout(tuple(image.shape)) == "last" else -2
                 height, width = image.shape[down], image.shape[down + 1]
                 scaled = (max(1, round(side * min(zoom, 1.0))) for side in (width, height))
-                frames = _to_frames(_subsample(image, zoom))
-                strip = _make_strip(frames, *scaled)
+                frames = to_frames(_subsample(image, zoom))
+                strip = make_strip(frames, *scaled)
                 yield ImageView(
                     version=version.name,
                     name=stage.name if is_stage else numbers.name(stage.kind, stage.name),
@@ -177,7 +168,7 @@ def _subsample(numbers: np.ndarray[Any, Any], zoom: float) -> np.ndarray[Any, An
     return numbers[(..., every, every, slice(None)) if is_last else (..., every, every)]
 
 
-def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+def to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """Convert to frames of bytes ``[H, W, 3]``, one unless frames are stacked; gray is repeated."""
     import numpy as np
 
@@ -197,14 +188,14 @@ def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [np.repeat(frame, 3 // channels, axis=2) for frame in frames]
 
 
-def _make_strip(
-    frames: list[np.ndarray[Any, Any]], width: int, height: int
+def make_strip(
+    frames: list[np.ndarray[Any, Any]], width: int, height: int, space: int = 1
 ) -> np.ndarray[Any, Any]:
-    """Scale frames to a size, and put them side by side with a column between two of them."""
+    """Scale frames to a size, and put them side by side with some columns between two of them."""
     import numpy as np
 
     small = [_downsample(frame, width, height) for frame in frames]
-    gap = np.zeros_like(small[0][:, :1])
+    gap = np.zeros((height, space, 3), np.uint8)
     parts = [part for frame in small for part in (gap, frame)]
     strip: np.ndarray[Any, Any] = np.ascontiguousarray(np.concatenate(parts[1:], 1))
     return strip

@@ -142,7 +142,6 @@ class Recording:
     Args:
         capacity: Maximum number of them; later ones are not recorded.
         actions: Action of each step, ``[*B]``; ``None`` for a reset that was requested.
-        traces: Trace of each of them.
     """
 
     capacity: int

@@ -35,11 +35,8 @@ class _StageHistory:
 
     Args:
         key: The key that the numbers belong to; one that the stage changes.
-        direction: Direction in which it changes the key.
-        outputs: The key after the stage, in the latest steps.
         at_bound: Share of its elements at a bound of the spec, in the latest steps.
         given: The key before the stage in the latest step; ``None`` if there was none.
-        received: What the stage read in the latest step.
         stuck: Number of steps in which that changed, since the output last did.
     """
 
@@ -57,9 +54,6 @@ class ReadingRecorder:
 
     A stage is described by one key that it changes: a reward, else the first key of floating-point
     numbers, else the first one.
-
-    Args:
-        promises: Knows the spec of each stage.
     """
 
     def __init__(self, promises: TraceChecker) -> None:
@@ -71,10 +65,7 @@ class ReadingRecorder:
     def add(self, trace: StepTrace, passages: list[Passage], at_fault: Set[int]) -> None:
         """Add a step.
 
-        Args:
-            trace: The step.
-            passages: What passed its stages.
-            at_fault: Indices of the stages whose output is outside of its spec, or not finite.
+        ``at_fault`` are the stages whose output is outside of its spec, or not finite.
         """
         self._at_fault = at_fault
         received: dict[str, _Lane] = {"inverse": trace.given, "forward": {}}
@@ -146,11 +137,7 @@ class ReadingRecorder:
         return float(((value == low) | (value == high)).float().mean())
 
     def readings(self, numbers: StageNumbers) -> tuple[StageReading, ...]:
-        """Return a reading of each stage, after the latest step.
-
-        Args:
-            numbers: Numbers of the stages that the user sees; others are left out.
-        """
+        """Return a reading of each stage that the user sees, after the latest step."""
         return tuple(
             self._read(index, numbers.number(index), *latest)
             for index, latest in self._latest.items()

@@ -40,8 +40,6 @@ class Replay:
     The caller seeds both envs in the same way.
 
     Args:
-        earlier: Session to repeat.
-        session: New session, without traces.
         last: Trace of the earlier session to stop at. Defaults to its end.
 
     Attributes:
@@ -107,11 +105,7 @@ class Replay:
         return sum(action is not None for action in self.earlier.recording.actions[: self.total])
 
     def advance(self) -> StepTrace:
-        """Repeat one reset or step, or make a reset that is due before it.
-
-        Raises:
-            TdxError: The env or a stage raised an error.
-        """
+        """Repeat one reset or step, or make a reset that is due before it."""
         session, tracer = self.session, self.session.tracer
         actions = self.earlier.recording.actions
         action = actions[self.done] if self.done < self.total else None
@@ -267,10 +261,8 @@ def _first_difference(
 ) -> Difference | None:
     """Return the difference of a key at the first stage that differs, with its explanation.
 
-    Args:
-        at: The first trace that differs: of the earlier session, and of the new one.
-        pairs: These and the traces around them.
-        name: The key.
+    ``at`` is the pair of the first traces that differ, earlier session first, and ``pairs`` has the
+    pairs around it.
     """
     ours, theirs = (
         [

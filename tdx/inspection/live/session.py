@@ -104,13 +104,7 @@ class LiveSession:
 
     Args:
         env: Env with its chain, or a stack of another library. The caller closes it.
-        max_traces: Maximum number of resets and steps in the history.
-        clock: Returns nanoseconds.
-        numbers: Numbers of the stages that the user sees. Defaults to their indices.
         probe: Called around each hook; around the whole step of a stack of another library.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it.
 
     Example:
         >>> from tdx import PendulumEnv, StepCounter, TransformedEnv
@@ -167,9 +161,6 @@ class LiveSession:
 
     def advance(self, action: TensorDictBase | None = None) -> StepTrace:
         """Record one trace: the first reset, a reset that is due, or a step.
-
-        Args:
-            action: Action of a step. Defaults to that of the policy.
 
         Raises:
             TdxError: The env, a stage or the policy raised an error; the partial trace is in the
@@ -281,15 +272,9 @@ class LiveSession:
     ) -> TraceView:
         """Return a view of a trace.
 
-        Args:
-            index: Index of the trace. Defaults to the latest. The nearest one if it is not in the
-                history.
-            against: Trace to compare values with. Defaults to the previous one.
-            earlier: Trace of an earlier session to compare with instead.
-            row: Row of the batch. ``None``: all rows.
-
-        Raises:
-            ArgumentError: There are no traces yet.
+        The default is the latest trace, compared with the previous one; ``earlier`` is a trace of
+        an earlier session to compare with instead. A trace that is not in the history is replaced
+        by the nearest one.
         """
         trace = self._trace(index)
         other = self.history.find(trace.index - 1 if against is None else against)

@@ -94,14 +94,7 @@ class _ProbedDriver:
 
 
 class LiveStackTracer(StackTracer):
-    """Records the steps of a stack for a live session.
-
-    Args:
-        env: The stack.
-        history: Where to keep the traces.
-        clock: Returns nanoseconds.
-        probe: Called around each reset and step as a whole.
-    """
+    """Records the steps of a stack for a live session; the probe sees each step as a whole."""
 
     def __init__(
         self,
@@ -143,9 +136,8 @@ class LiveStackTracer(StackTracer):
     def step(self, action: Any = None) -> StepTrace:
         """Make one step.
 
-        Args:
-            action: Action keys as tensors, which become the action of the env: arrays, numbers,
-                and a dict of them. ``None``: the action of the policy.
+        The keys of the action become the action of the env: arrays, numbers, and a dict of them.
+        ``None``: the action of the policy.
         """
         if action is None:
             return super().step(None)
@@ -160,10 +152,7 @@ def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
     The observation before a step is the one that the policy received, also if a vector env has
     reset itself. Entries that are not tensors are left out.
 
-    Args:
-        env: The stack.
-        traces: Consecutive traces. Steps before the first reset or step are unknown, so that a
-            first trace of a step is left out.
+    What a first step followed is unknown, so that it is left out.
 
     Raises:
         ArgumentError: There are no steps, or an entry differs in shape or dtype between steps.

@@ -52,24 +52,14 @@ class ValueView:
     """One version of a key, of all rows or of one.
 
     Args:
-        key: The key, with dots.
-        version: Name of the version, such as ``"reward@1"``.
         shape: Shape; without the batch dims for a single row.
         dtype: Such as ``"float32"``; the class name for data that is not a tensor.
-        text: First numbers, as many as fit on a line.
         minimum: Minimum without NaN; ``None`` without numbers.
-        mean: Mean of the finite numbers.
-        maximum: Maximum without NaN.
-        nans: Number of NaN.
-        infinities: Number of infinities.
         histogram: Counts in equal bins from minimum to maximum; empty for fewer than three numbers.
         change: Compared with the same version in the other trace.
         by_writer: Compared with the previous version in the same trace.
-        before: :attr:`text` in the other trace.
         delta: Largest difference; ``None`` if the shapes differ or there are no numbers.
-        violations: Spec violations, one line each.
         in_place: True if the previous version was overwritten in place.
-        is_image: True if it can be shown as an image.
     """
 
     key: str
@@ -99,13 +89,8 @@ class HookView:
     Args:
         kind: ``env`` for the base env, ``stage``, ``policy``, ``given`` or ``kept``.
         index: Number of the stage that the user sees; -1 if it has none.
-        name: Class name.
-        lane: Direction.
-        time_ns: Duration.
         written: Indices in :attr:`TraceView.values` of the values that it wrote.
         present: Indices of all values that exist after it.
-        dropped: Keys that it removed.
-        undeclared: Keys that it wrote without declaring them.
         violations: Spec violations without a value, such as a missing key.
         passed: Indices in :attr:`TraceView.values` of what it passed on unchanged and changed in
             another reset or step.
@@ -138,16 +123,10 @@ class TraceView:
     """One reset or step.
 
     Args:
-        index: Index of the trace.
         step: Number of steps before it.
-        episode: Index of its episode.
-        phase: ``reset`` or ``step``.
         row: Row of the batch that it shows; ``None`` for all rows.
-        places: Hooks in execution order.
         values: Versions, each once.
-        time_ns: Total duration.
         unattributed_ns: Duration outside the hooks.
-        against: Index of the trace that it is compared with.
         is_earlier: True if that is a trace of the earlier session.
         error: Error raised in the last of ``places``.
     """
@@ -179,16 +158,10 @@ class ImageView:
     """A downsampled image, or a strip of stacked frames.
 
     Args:
-        version: Version of the key.
-        name: Class name of the stage or env that wrote it.
         stage: Number of the stage; -1 if it is not a stage.
-        shape: Shape of the original.
-        width: Width in pixels after downsampling.
-        height: Height in pixels after downsampling.
         rgb: Three bytes per pixel, row by row.
         frame_size: Width and height of a frame before downsampling.
         frames: Number of frames side by side, the oldest first.
-        is_earlier: True if the stage wrote it in the earlier rollout.
     """
 
     version: str
@@ -213,11 +186,6 @@ class EpisodeView:
     """One episode of one env.
 
     Args:
-        row: Row of the env in the batch.
-        number: Index of the episode in this env.
-        first: First trace.
-        last: Latest trace.
-        steps: Number of steps.
         total: Sum of its rewards. ``None``: the stack has no rewards.
         end: ``terminated``, ``truncated``, ``done``, or empty while it is running.
     """
@@ -236,8 +204,6 @@ class EnvCell:
     """State of one env of a batch after the latest step.
 
     Args:
-        row: Row of the env.
-        steps: Steps of its episode.
         total: Sum of the rewards of its episode. ``None``: the stack has no rewards.
         end: How its episode ended; empty while it is running.
     """
@@ -253,12 +219,7 @@ class PlotView:
     """A number over the traces, divided into bins.
 
     Args:
-        name: Name of the number.
-        first: Trace at the left edge.
-        last: Trace at the right edge.
         low: Minimum in each bin; ``None`` without numbers.
-        high: Maximum in each bin.
-        latest: Latest number.
         earlier: The same number in the earlier session, over the same traces.
     """
 
@@ -284,12 +245,9 @@ class StageReading:
     """What a stage did in the latest step, and in those before it.
 
     Args:
-        number: Number of the stage that the user sees.
-        time_ns: Duration of its hook.
         key: A key that it changes; empty if it has changed none.
         numbers: Mean of the key after the stage in the latest steps, the newest last.
         before: Mean of the key before the stage; ``None`` if the stage creates it.
-        is_changed: True if it changed the key in the latest step.
         warning: What is wrong with its output. ``constant``: it has not changed for many steps,
             although the input of the stage has.
     """
