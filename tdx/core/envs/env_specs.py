@@ -10,11 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import (
-    complete_done_spec,
-    default_input_spec,
-    default_output_spec,
-)
+from tdx.core.envs.done_flags import complete_done_spec, default_input_spec, default_output_spec
 from tdx.foundation.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.foundation.keys import (
     NestedKey,

@@ -21,12 +21,7 @@ from torch import Tensor
 from tdx.core.chain import declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
-from tdx.core.envs.policies import (
-    ActionCheck,
-    ActionSequence,
-    first_nan,
-    nan_error,
-)
+from tdx.core.envs.policies import ActionCheck, ActionSequence, first_nan, nan_error
 from tdx.core.meter import DRAWING, GIVING, Meter, Part
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import as_tensordict, flatten

@@ -7,11 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from tdx.core.chain import (
-    StageForms,
-    declares,
-    not_pointwise,
-)
+from tdx.core.chain import StageForms, declares, not_pointwise
 from tdx.core.envs.failures import with_stage
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import CollectedSteps

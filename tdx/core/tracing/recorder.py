@@ -15,15 +15,7 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
-from tdx.core.tracing.traces import (
-    Direction,
-    Hook,
-    Kind,
-    Place,
-    StageTrace,
-    ValueVersion,
-    Versions,
-)
+from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion, Versions
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import (

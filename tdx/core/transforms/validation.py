@@ -9,11 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.foundation.errors import (
-    ArgumentError,
-    UnknownNameError,
-    did_you_mean,
-)
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 
 def check_integer(value: object, name: str, minimum: int, hint: str) -> int:

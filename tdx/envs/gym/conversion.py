@@ -16,10 +16,7 @@ from tdx.envs.gym.infos import InfoReader
 from tdx.envs.gym.interface import AnyEnv, AnySpace, AnyVectorEnv, Batch, DType, Info
 from tdx.envs.gym.numeric_spaces import Codec, CodecOptions, Encode
 from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
-from tdx.envs.gym.values import (
-    WrongValueError,
-    to_array,
-)
+from tdx.envs.gym.values import WrongValueError, to_array
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import (
     EnvError,

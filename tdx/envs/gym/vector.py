@@ -17,12 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from tdx.core.planned.columns import as_tensordict
-from tdx.envs.gym.autoreset import (
-    RESETS_ROWS,
-    AutoresetMode,
-    Build,
-    create_without_autoreset,
-)
+from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, Build, create_without_autoreset
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of, root_spec
 from tdx.envs.gym.infos import merge_final_info

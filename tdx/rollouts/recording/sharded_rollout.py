@@ -252,18 +252,9 @@ def record_missing_shards(
     on_progress: OnShards,
     on_shard: Callable[[int], object] = ignore_progress,
 ) -> ShardedRollout:
-    """Record the missing shards of a plan.
+    """Record the missing shards of a plan; ``on_progress`` is called about twice per second.
 
-    Args:
-        plan: The plan.
-        folder: Folder of the dump.
-        create_engine: Creates the engine.
-        retries: Number of further attempts for a shard whose env or process fails.
-        on_progress: Called about twice per second.
-        on_shard: Called when a shard is recorded.
-
-    Raises:
-        TdxError: The folder, the pipeline or this installation is not fit for any shard.
+    Raises an error if the folder, the pipeline or this installation is not fit for any shard.
     """
     remove_stale_index(folder)
     # Refuses to add to shards that were changed.
