@@ -46,14 +46,9 @@ def empty_moments(shape: torch.Size, device: torch.device | None) -> Tensor:
 
 
 def add_values(moments: Tensor, value: Tensor, decay: float, rows: Tensor | None = None) -> None:
-    """Add a batch of values, after multiplying earlier moments by ``decay``.
+    """Add values ``[*B, ...]`` to moments ``[3, ...]`` in place, multiplied by ``decay`` before.
 
-    Args:
-        moments: Moments ``[3, ...]``; updated in place.
-        value: Values ``[*B, ...]``.
-        decay: Weight of earlier values; 1 weighs all values the same.
-        rows: Mask of the values to count; broadcasts to ``value``. ``None``: all. If no value
-            counts, nothing changes.
+    ``rows`` is a mask of the values to count. If no value counts, nothing changes.
     """
     dims = moments.ndim - 1
     batch_dims = value.ndim - dims
@@ -200,11 +195,7 @@ def float_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def leaf_spec(output_spec: Composite, key: NestedKey) -> Any:
-    """Return the spec of an entry.
-
-    Raises:
-        KeyNotFoundError: The entry is in no part of the output spec.
-    """
+    """Return the spec of an entry."""
     for part in output_spec.values():
         spec = part.get(key, None)
         if spec is not None:
@@ -492,11 +483,7 @@ class RunningNorm(RunningStatistics):
         return (value - loc) / scale
 
     def _held(self, key: NestedKey) -> Tensor:
-        """Return the moments of an in-key, ``[3, ...]``.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
+        """Return the moments of an in-key, ``[3, ...]``."""
         held = self._buffers[self._names[key]]
         if held is None:
             raise ChainError(

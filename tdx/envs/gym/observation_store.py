@@ -29,14 +29,11 @@ class ObservationStore(Protocol):
     """Memory for observations of many steps."""
 
     def putter(self, widens: bool = True) -> Put:
-        """Return the function that stores an observation at a position.
+        """Return the function that stores an observation at a position, in order, from 0.
 
-        The function raises ``WrongValueError`` for an observation that is not in the space.
-        Positions are written in order, from 0.
-
-        Args:
-            widens: Store float64 values of a float32 space as they are; :meth:`rows` converts them
-                together, which costs less than a conversion in each step.
+        The function raises ``WrongValueError`` for an observation that is not in the space. If it
+        ``widens``, float64 values of a float32 space are stored as they are; :meth:`rows` converts
+        them together, which costs less than a conversion in each step.
         """
 
     @property
@@ -55,11 +52,7 @@ class ObservationStore(Protocol):
         """
 
     def rows(self, length: int) -> Batch:
-        """Return the first observations, in the dtypes of the space.
-
-        Raises:
-            WrongValueError: A number does not fit the dtype; ``index`` is its position.
-        """
+        """Return the first observations, in the dtypes of the space."""
 
 
 def create_store(conversion: Conversion, length: int) -> ObservationStore:
@@ -79,10 +72,6 @@ class ArrayStore:
 
     Float64 observations of a float32 space are stored as they are and converted together by
     :meth:`rows`, which costs less than a conversion in each step.
-
-    Args:
-        form: Form of the observation.
-        length: Number of observations.
     """
 
     def __init__(self, form: EntryForm, length: int) -> None:
@@ -161,14 +150,10 @@ def _is_wider(actual: object, dtype: DType) -> bool:
 
 
 class MappedStore(ArrayStore):
-    """Memory for images that are mapped when they are stored.
+    """Memory for images that are mapped to float32 images of a shape when they are stored.
 
-    Args:
-        form: Form of the image.
-        length: Number of images.
-        function: Maps an image; its second argument is the output array.
-        shape: Shape of a mapped image, float32.
-        kept: Number of envs whose last images are kept as they are; 0 to keep none.
+    The second argument of ``function`` is the output array. The last images of ``kept`` envs are
+    kept as they are.
     """
 
     def __init__(
@@ -206,11 +191,7 @@ class MappedStore(ArrayStore):
 
 
 class EncodedStore:
-    """List of observations that are encoded one by one.
-
-    Args:
-        encode: Converts an observation to its entries.
-    """
+    """List of observations that are encoded one by one."""
 
     def __init__(self, encode: Callable[[object], dict[str, Value]]) -> None:
         self._encode = encode
@@ -247,11 +228,6 @@ class EntryStore:
     """Memory for observations of a Dict space.
 
     An entry that is an array is stored in an array of its own, any other in a list.
-
-    Args:
-        parts: The entries.
-        encode: Converts a whole observation.
-        length: Number of observations.
     """
 
     def __init__(
@@ -311,12 +287,7 @@ class EntryStore:
 
 
 class EntryRows(Sequence[Mapping[str, Value]]):
-    """Observations of a Dict space, stored by entry.
-
-    Args:
-        columns: Array ``[T, ...]`` or list of encoded values of each entry.
-        places: Places of the observations in the columns.
-    """
+    """Observations of a Dict space by entry: arrays ``[T, ...]`` or lists of encoded values."""
 
     def __init__(self, columns: Mapping[str, Array | Sequence[Value]], places: range) -> None:
         self._columns, self._places = columns, places
