@@ -139,7 +139,7 @@ class TerminateTransform(Transform):
 
 
 def _fit_flags(stop: Tensor, shape: torch.Size, batch_dims: int) -> Tensor:
-    """Return a condition ``[]``, ``[*B]`` or ``[*B, 1]`` in the shape of a flag, ``[*B, *G, 1]``."""
+    """Return a condition ``[]``, ``[*B]`` or ``[*B, 1]`` shaped like a flag, ``[*B, *G, 1]``."""
     batch = shape[:batch_dims]
     if stop.ndim == 0 or stop.shape == shape:
         return stop.expand(shape)
