@@ -249,11 +249,7 @@ class _Run:
     def _reset(self, time: int, following: TensorDictBase, masks: dict[NestedKey, Tensor]) -> None:
         settings, base = self.settings, self.settings.base
         masks = {key: mask.clone() for key, mask in masks.items()}
-        before = as_tensordict(
-            flatten(following),
-            base.batch_size,
-            base.device,
-        )
+        before = as_tensordict(flatten(following), base.batch_size, base.device)
         given = before.clone(recurse=False)
         for key, mask in masks.items():
             given.set(key, mask.clone())

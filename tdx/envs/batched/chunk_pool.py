@@ -33,12 +33,10 @@ class ChunkPool:
 
     @property
     def groups(self) -> Sequence[range]:
-        """Rows of each process."""
         return self._pool.groups
 
     @property
     def threads(self) -> int:
-        """Number of torch threads of each process."""
         return self._pool.options.threads
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:

@@ -39,12 +39,10 @@ class GymRows:
 
     @property
     def is_ready(self) -> bool:
-        """True if the next step can be made without TensorDicts."""
         return self.are_ready is None or self.are_ready()
 
     @property
     def has_array_observations(self) -> bool:
-        """True if each observation is one array, to which an image operator can be applied."""
         return all(env.observes_array for env in self.envs)
 
     def stack(
@@ -67,7 +65,6 @@ class GymRows:
             self.on_chunk(last)
 
     def collector(self, setup: CollectorSetup) -> GymCollector:
-        """Return the collector that steps these rows."""
         envs, meter = self.envs, setup.meter
         if meter is not None and setup.base_parts is not None:
             step, reset = setup.base_parts

@@ -80,11 +80,9 @@ class ArrayStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {self._form.key: ArrayForm(self._form.shape, self._form.dtype)}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         shape, convert = self._form.shape, self._form.convert
         rows, dtype = self._rows, self._form.dtype
 
@@ -106,7 +104,6 @@ class ArrayStore:
         return put
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         key: NestedKey = self._form.key
         block = self._rows if rows is None else split_rows(self._rows, rows)
         tensors, views = iter_rows(torch.from_numpy(block)), iter(block)
@@ -170,7 +167,6 @@ class MappedStore(ArrayStore):
         self._kept: Array = np.empty((2, kept, *form.shape), form.dtype)
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         check, function, rows = self._source.check, self._function, self._rows
         kept = self._kept.reshape(-1, *self._source.shape)
         ring = len(kept)
@@ -199,16 +195,13 @@ class EncodedStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         add, encode = self._encoded.append, self._encode
         return lambda position, observation: add(encode(observation))
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         encoded = self._encoded
 
         def read() -> dict[NestedKey, Value]:
@@ -220,7 +213,6 @@ class EncodedStore:
         return read
 
     def rows(self, length: int) -> Sequence[dict[str, Value]]:
-        """See :class:`ObservationStore`."""
         return self._encoded[:length]
 
 
@@ -243,11 +235,9 @@ class EntryStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {key: form for store in self._stores.values() for key, form in store.forms.items()}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         puts = [(part.name, self._stores[part.key].putter(widens)) for part in self._parts]
 
         def put(position: int, observation: Any) -> None:
@@ -264,7 +254,6 @@ class EntryStore:
         return put
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         readers = [store.reader(rows, arrays, wanted) for store in self._stores.values()]
 
         def read() -> dict[NestedKey, Value]:
@@ -276,7 +265,6 @@ class EntryStore:
         return read
 
     def rows(self, length: int) -> EntryRows:
-        """See :class:`ObservationStore`."""
         columns: dict[str, Array | Sequence[Value]] = {}
         for key, store in self._stores.items():
             if isinstance(store, ArrayStore):

@@ -140,11 +140,8 @@ def _unflatten(
 
 def list_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of all entries."""
-    return [normalize_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
-
-
-def _is_leaf(kind: type) -> bool:
-    return not issubclass(kind, TensorDictBase)
+    keys = tensordict.keys(True, True, is_leaf=lambda kind: not issubclass(kind, TensorDictBase))
+    return list(map(normalize_key, keys))
 
 
 def key_names(key: NestedKey) -> tuple[str, ...]:

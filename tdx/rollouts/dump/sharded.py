@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -51,8 +51,8 @@ class RecentlyUsed(Sequence[Opened]):
     """Sequence whose items are opened when they are used, and kept for a while."""
 
     def __init__(self, count: int, open_item: Callable[[int], Opened]) -> None:
-        self._count, self._open_item = count, open_item
-        self._items: OrderedDict[int, Opened] = OrderedDict()
+        self._count = count
+        self._open_item = lru_cache(_MAX_OPEN)(open_item)
 
     def __len__(self) -> int:
         return self._count
@@ -60,13 +60,7 @@ class RecentlyUsed(Sequence[Opened]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(self._count)[index]]
-        place = range(self._count)[index]
-        if place not in self._items:
-            self._items[place] = self._open_item(place)
-            if len(self._items) > _MAX_OPEN:
-                self._items.popitem(last=False)
-        self._items.move_to_end(place)
-        return self._items[place]
+        return self._open_item(range(self._count)[index])
 
 
 class ShardedFolder:

@@ -72,6 +72,13 @@ class DumpRequest:
     workers: int | None = None
 
 
+def choose_goal(steps: int | None, episodes: int | None) -> Goal | None:
+    """Return the goal of at most one of two numbers."""
+    if steps is not None and episodes is not None:
+        raise ArgumentError("steps and episodes are both given", hint="give one of them")
+    return None if steps is None and episodes is None else Goal(steps, episodes)
+
+
 def prepare_dump(
     request: DumpRequest, env: TransformedEnv, seed: int
 ) -> tuple[NamedPolicy, Manifest]:

@@ -24,13 +24,18 @@ from tdx.rollouts.dump.folder import (
     lock_for_writing,
     remove_leftovers,
 )
-from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
+from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.progress import OnChunk, Progress, ignore_progress
 from tdx.rollouts.dump.writing import DumpWriter, check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import STATE_FIELDS, Checkpointer
 from tdx.rollouts.recording.raw_envs import RecordingEnv
-from tdx.rollouts.recording.request import DumpRequest, build_seeded_env, prepare_dump
+from tdx.rollouts.recording.request import (
+    DumpRequest,
+    build_seeded_env,
+    choose_goal,
+    prepare_dump,
+)
 
 _RECORD_AGAIN = "record the dump again: --force replaces it"
 
@@ -99,9 +104,7 @@ def record_dump(
     Raises:
         TdxError: An argument is invalid, the env fails, or the disk is full.
     """
-    if steps is not None and episodes is not None:
-        raise ArgumentError("steps and episodes are both given", hint="give one of them")
-    goal = None if steps is None and episodes is None else Goal(steps, episodes)
+    goal = choose_goal(steps, episodes)
     request = DumpRequest(pipeline, goal, seed, policy, keys, chunk_steps, raw, allow_code)
     return roll_out(request, Path(path), force=force)
 

@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from tdx.engines import Engine, find_engine, run_tasks
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.errors import EnvError, TdxError
 from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
-from tdx.rollouts.dump.manifest import Goal
 from tdx.rollouts.dump.progress import OnChunk, OnShards, ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
-from tdx.rollouts.recording.request import DumpRequest
+from tdx.rollouts.recording.request import DumpRequest, choose_goal
 from tdx.rollouts.recording.shards import (
     ShardJob,
     complete_shards,
@@ -232,9 +231,7 @@ def record_shards(
         >>> result.is_complete, open_dump(folder).data.shape
         (True, torch.Size([100]))
     """
-    if steps is not None and episodes is not None:
-        raise ArgumentError("steps and episodes are both given", hint="give one of them")
-    goal = None if steps is None and episodes is None else Goal(steps, episodes)
+    goal = choose_goal(steps, episodes)
     request = DumpRequest(pipeline, goal, seed, policy, keys, chunk_steps, raw, allow_code)
     folder = Path(path)
     if shard is not None:
