@@ -30,10 +30,6 @@ class ChainSpecs(EnvSpecs):
 
     They are computed from those of the env inside when they are read, without a step, and again
     after a change of the env inside or of the chain.
-
-    Args:
-        inner: The env inside.
-        chain: The chain.
     """
 
     def __init__(self, inner: EnvBase, chain: Transform) -> None:
@@ -113,11 +109,7 @@ class ChainSpecs(EnvSpecs):
         return self
 
     def compute(self) -> None:
-        """Compute the specs if the env inside or the chain has changed.
-
-        Raises:
-            TdxError: A stage does not accept the specs before it.
-        """
+        """Compute the specs if the env inside or the chain has changed."""
         inner = self.inner
         if self._output_spec is not None and inner.env_specs.version == self._known_version:
             return
@@ -258,13 +250,9 @@ _NO_CODE = {"__dict__", "__weakref__", "__annotate__", "__annotate_func__", "_ab
 def declares(kind: type, capability: str) -> bool:
     """Return True if a class declares a capability and no subclass has added code since.
 
-    A declaration holds for the class that makes it and for subclasses without methods of their
-    own. A subclass that overrides or adds a method has to declare the capability again, so it is
-    never inherited by code that nobody checked.
-
-    Args:
-        kind: Class of the object.
-        capability: Name of the class attribute that declares it.
+    A declaration holds for the class that makes it and for subclasses without methods of their own.
+    A subclass that overrides or adds a method has to declare the capability again, so it is never
+    inherited by code that nobody checked.
 
     Example:
         >>> class Base:
@@ -303,25 +291,15 @@ not_pointwise: WeakSet[Transform] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class StageForms:
-    """A stage of a chain, and the forms in which it can run.
+    """A stage of a chain, and the forms in which it can run."""
 
-    Args:
-        index: Position in the chain, from 0; nested chains and nested envs continue the count.
-        stage: The transform.
-        chunk_kernel: Runs it over a chunk. ``None``: it has to see the steps one by one.
-        dict_step: Runs it on the dict of one step. ``None``: it needs a TensorDict.
-        reads: Entries of a step's output that it reads. ``None``: any.
-        writes: Entries that it writes. ``None``: any.
-        sees_input: True if it may read any entry of a step's input.
-    """
-
-    index: int
+    index: int  # from 0; nested chains and nested envs continue the count
     stage: Transform
-    chunk_kernel: ChunkKernel | None
-    dict_step: DictStep | None
-    reads: tuple[NestedKey, ...] | None
-    writes: tuple[NestedKey, ...] | None
-    sees_input: bool = False
+    chunk_kernel: ChunkKernel | None  # None: the stage has to see the steps one by one
+    dict_step: DictStep | None  # None: the stage needs a TensorDict
+    reads: tuple[NestedKey, ...] | None  # entries of a step's output; None: any
+    writes: tuple[NestedKey, ...] | None  # None: any
+    sees_input: bool = False  # True if it may read any entry of a step's input
 
     @property
     def name(self) -> str:

@@ -62,12 +62,7 @@ from tdx.specs import Composite
 class EagerProgram:
     """Eager step and reset of an env and the chain around it.
 
-    Args:
-        inner: The env inside.
-        chain: The chain.
-        stages: Its stages in order.
-        output_spec: Output spec after the chain.
-        by_hooks: True to call the hooks of each stage on TensorDicts, which are observed.
+    ``by_hooks`` calls the hooks of each stage on TensorDicts, which are observed.
     """
 
     def __init__(
@@ -103,10 +98,8 @@ class EagerProgram:
     def step(self, tensordict: TensorDictBase, given_next: TensorDictBase | None) -> TensorDictBase:
         """Step the env and run the chain; return the output of the step, ``[*B]``.
 
-        Args:
-            tensordict: Input of the step, ``[*B]``.
-            given_next: Entries that the caller has put under ``next``. The chain sees those that
-                the env does not write.
+        ``given_next`` has what the caller put under ``next``. The chain sees those entries that the
+        env does not write.
         """
         if self.inverts:
             inner = self._chain._inv_call(tensordict.clone(recurse=False))
@@ -139,13 +132,7 @@ class EagerProgram:
     def _step_unless_skipped(
         self, outer: TensorDictBase, inner: TensorDictBase, given_next: TensorDictBase | None
     ) -> TensorDictBase:
-        """Step the rows that the chain does not skip.
-
-        Args:
-            outer: Input of the step, ``[*B]``.
-            inner: Input after the inverse of the chain, with the mask of the rows to step.
-            given_next: As in :meth:`step`.
-        """
+        """Step the rows that the chain does not skip; ``inner`` has the mask of these rows."""
         rows = inner["_step"]
         if bool(rows.all()):
             return self._step_on_tensordicts(inner.exclude("_step"), given_next)
@@ -180,10 +167,7 @@ class EagerProgram:
     def reset(self, tensordict: TensorDictBase, is_new: bool, **kwargs: Any) -> TensorDictBase:
         """Reset the env and run the chain; return the output of the reset, ``[*B]``.
 
-        Args:
-            tensordict: Input of the reset, ``[*B]``.
-            is_new: True if it is an empty TensorDict that the caller did not pass.
-            **kwargs: Passed to the env.
+        ``is_new``: the input is an empty TensorDict that the caller did not pass.
         """
         chain = self._chain
         inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))

@@ -43,21 +43,13 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """A part of a rollout that takes time.
-
-    Args:
-        work: Kind of part.
-        index: Index of a stage, from 0; nested chains continue the count. -1 for anything else.
-        name: Class name of a stage, or the name of the work.
-        lane: Kind of call: ``forward`` or ``inverse`` in a step, or ``reset``.
-        upto: Index of the last stage, if neighbors have become one function.
-    """
+    """A part of a rollout that takes time."""
 
     work: Work
-    index: int
-    name: str
-    lane: Lane
-    upto: int = -1
+    index: int  # of a stage, from 0; nested chains continue the count. -1 for anything else
+    name: str  # class name of a stage, or the name of the work
+    lane: Lane  # "forward" or "inverse" in a step, or "reset"
+    upto: int = -1  # Index of the last stage, if neighbors have become one function.
 
     @property
     def label(self) -> str:
@@ -76,10 +68,7 @@ class Meter(Protocol):
     ) -> AnyFunction:
         """Return the function with each of its calls measured.
 
-        Args:
-            part: The part that the calls belong to.
-            function: The function.
-            steps: Returns the number of steps of a call from its arguments; 1 by default.
+        ``steps`` returns the number of steps of a call from its arguments; 1 by default.
         """
         ...
 

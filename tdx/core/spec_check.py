@@ -81,21 +81,7 @@ def find_spec_violations(
 ) -> list[SpecViolation]:
     """Return all violations that :func:`check_env_specs` checks for, NaN and undeclared state.
 
-    Args:
-        env: The env, transformed or not.
-        return_contiguous: See :func:`check_env_specs`.
-        check_dtype: See :func:`check_env_specs`.
-        seed: See :func:`check_env_specs`.
-        tensordict: See :func:`check_env_specs`.
-        break_when_any_done: See :func:`check_env_specs`.
-
-    Returns:
-        Each violation once, in the order in which they were found; those of the chain's stages
-        first.
-
-    Raises:
-        EnvError: The env raised in a reset or a step.
-        ChainError: A transform raised in a reset or a step.
+    Each is returned once, in the order in which they were found; those of the chain's stages first.
     """
     if break_when_any_done not in (None, True, False, "both"):
         raise ArgumentError(

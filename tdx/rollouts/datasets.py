@@ -29,13 +29,8 @@ if TYPE_CHECKING:
 def read_data(path: str | Path, *, has_results: bool = False) -> Dataset:
     """Open a LeRobot or Minari dataset, a dump, a file of samples, or the statistics of openpi.
 
-    Args:
-        path: Its folder, or a ``.npz`` or ``.safetensors`` file with arrays ``[N, ...]`` by key.
-        has_results: Whether a dump has the rewards and flags that its steps returned too.
-
-    Raises:
-        MissingPackageError: A package that reads it is not installed.
-        StorageError: It is none of these, or cannot be read.
+    A file of samples has arrays ``[N, ...]`` by key. With ``has_results``, a dump has the rewards
+    and flags that its steps returned too.
     """
     path = Path(path)
     if is_dump(path):

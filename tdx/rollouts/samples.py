@@ -16,14 +16,7 @@ SAMPLE_FILES = {".npz": "npz", ".safetensors": "safetensors"}
 
 
 def read_samples(path: str | Path) -> Sequence[Mapping[str, object]]:
-    """Read samples from a file, a LeRobot or Minari dataset, or a dump.
-
-    Args:
-        path: ``.npz`` or ``.safetensors`` file with arrays ``[N, ...]`` by key, or a folder.
-
-    Raises:
-        StorageError: They cannot be read, are too large, or their arrays have different lengths.
-    """
+    """Read samples from a file of arrays ``[N, ...]``, a LeRobot or Minari dataset, or a dump."""
     from tdx.stacks.checkpoints import is_dataset, read_dataset
     from tdx.stacks.checkpoints.dataset import DatasetSamples
 

@@ -207,7 +207,7 @@ def test_few_shards_are_open_at_a_time(
     dump = open_dump(folder)
     assert same(dump[:], joined)
     assert same(dump[[200, 1, 90]], joined[[200, 1, 90]])
-    assert len(dump.data._shards._items) == 2
+    assert dump.data._shards._open_item.cache_info().currsize == 2
     assert look_at(dump).entries
 
 

@@ -14,8 +14,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx import (
+    CatTensors,
     Compose,
     EnvCreator,
+    GymEnv,
     InitTracker,
     ObservationNorm,
     ParallelEnv,
@@ -169,6 +171,19 @@ def test_values_are_normalized_by_earlier_statistics() -> None:
     torch.testing.assert_close(norm.loc["observation"], seen.double().mean(0))
     torch.testing.assert_close(norm.var["observation"], seen.double().var(0, correction=0))
     torch.testing.assert_close(norm.scale["observation"].square(), norm.var["observation"])
+
+
+def test_an_entry_that_an_earlier_one_overwrites_is_planned_as_it_is_stepped() -> None:
+    def rollout(planned: bool) -> TensorDictBase:
+        norm = VecNorm(in_keys=["observation", "other"], out_keys=["other", "third"], decay=0.9)
+        copied = CatTensors(["observation"], "other", del_keys=False)
+        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(copied, norm))
+        env.planned = planned
+        env.set_seed(0)
+        torch.manual_seed(0)
+        return env.rollout(40, break_when_any_done=False)
+
+    assert_same(rollout(planned=True), rollout(planned=False))
 
 
 def test_decay() -> None:

@@ -71,11 +71,7 @@ def default_input_spec(batch_size: torch.Size, device: torch.device) -> Composit
 
 
 def reshape_to_spec(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
-    """Reshape a value to the shape of its spec if only dims of size one differ.
-
-    Raises:
-        EnvError: The number of elements differs.
-    """
+    """Reshape a value to the shape of its spec if only dims of size one differ."""
     if value.shape == spec.shape:
         return value
     if value.numel() != spec.shape.numel():
@@ -88,15 +84,10 @@ def reshape_to_spec(value: Tensor, spec: TensorSpec, key: NestedKey) -> Tensor:
 
 
 def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: bool) -> None:
-    """Add the declared done flags that the env did not write, and reshape the others.
+    """Add the declared done flags that the env did not write, and reshape the others, in place.
 
     ``done = terminated | truncated``. A lone ``done`` counts as ``terminated``. After a reset,
     missing flags are false, and so are those of a group without any flag if another group has one.
-
-    Args:
-        tensordict: Output of the env, ``[*B]``; written to.
-        full_done_spec: The declared flags.
-        reset: True if it is the output of a reset.
     """
     missing: list[tuple[NestedKey, TensorSpec]] = []
     leaves = 0
@@ -137,11 +128,7 @@ def _derived_flag(
 
 
 def complete_rewards(tensordict: TensorDictBase, full_reward_spec: Composite) -> None:
-    """Reshape the declared rewards to the shape of their specs.
-
-    Raises:
-        EnvError: A reward is missing or has another number of elements.
-    """
+    """Reshape the declared rewards to the shape of their specs."""
     for key, spec in full_reward_spec.items(True, True):
         value = read(tensordict, key)
         if value is None:
@@ -166,20 +153,10 @@ def reset_masks(
 def complete_masks(
     tensordict: TensorDictBase, reset_keys: list[NestedKey], find_spec: Callable[[], Composite]
 ) -> dict[NestedKey, Tensor]:
-    """Check the partial-reset masks of a TensorDict, and add those of the groups without one.
+    """Check the partial-reset masks in the input of a reset ``[*B]``, and add missing ones to it.
 
-    A group without a mask is not reset if another group has one.
-
-    Args:
-        tensordict: Input of a reset, ``[*B]``; written to.
-        reset_keys: Keys of the masks.
-        find_spec: Returns the specs of the done flags, ``[*B]``.
-
-    Returns:
-        Masks by key; empty if the TensorDict has none, so that all rows are reset.
-
-    Raises:
-        EnvError: A mask has a wrong shape or dtype.
+    A group without a mask is not reset if another group has one. Returns the masks by key: none if
+    all rows are reset.
     """
     masks = reset_masks(tensordict, reset_keys)
     if not masks:
@@ -222,14 +199,7 @@ def write_reset(
 
     Outputs of the env that the reset does not write, such as rewards, belong to the old episode:
     the rows that are reset become zero. Entries that no output spec declares are the caller's, and
-    stay.
-
-    Args:
-        tensordict: Input of the reset, ``[*B]``; written to.
-        result: Output of the reset, ``[*B]``.
-        masks: Reset masks by key.
-        partial: If True, rows that the masks leave out keep their values.
-        output_keys: Keys of the env's outputs.
+    stay. If ``partial``, rows that the masks leave out keep their values.
     """
     if masks:
         result = result.clone(recurse=False)
@@ -251,15 +221,9 @@ def _zero_stale_rows(
     batch_dims: int,
     depth: int = 0,
 ) -> None:
-    """Write an output that a reset left out, with zeros in the rows that were reset.
+    """Write an output that a reset left out to ``result``, with zeros in the rows that were reset.
 
-    Args:
-        result: Output of the reset, at ``depth`` groups below its root; written to.
-        tensordict: Input of the reset, at the same depth.
-        key: Key of the output.
-        masks: Reset masks by key.
-        batch_dims: Number of batch dims.
-        depth: Number of groups above this level.
+    Both TensorDicts are at ``depth`` groups below their roots.
     """
     if type(tensordict) is LazyStackedTensorDict:
         # Agents whose entries may not stack. Envs with unlike outputs have reset their own rows.
@@ -291,12 +255,7 @@ def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
 
 
 def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]]) -> None:
-    """Write a reset mask for each group of done keys: the rows that are done.
-
-    Args:
-        tensordict: Holds the done flags at its root, ``[*B]``; written to.
-        groups: The done keys by group.
-    """
+    """Write a reset mask for each group of done keys: the rows that are done."""
     for group in groups:
         ends = [key for key in group if split_key(key)[-1] == "done"] or group
         flag = read(tensordict, ends[0])
@@ -306,12 +265,10 @@ def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]])
 
 
 def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
-    """Reshape a mask so that it selects the rows of a value.
+    """Reshape a mask ``[*B, *G, 1]`` or ``[*B, *G]`` so that it selects rows of ``[*B, *G, ...]``.
 
-    Args:
-        mask: ``[*B, *G, 1]`` or ``[*B, *G]``, with group dims ``G`` beyond the batch.
-        value: ``[*B, *G, ...]``. Without the group dims, a row is selected if any of its group is.
-        batch_dims: Number of dims in ``B``.
+    ``G`` are group dims beyond the batch. Without them in the value, a row is selected if any of
+    its group is.
     """
     if mask.ndim > batch_dims and mask.shape[-1] == 1:
         mask = mask.squeeze(-1)
@@ -338,14 +295,7 @@ def keep_unmasked_rows(
     masks: dict[NestedKey, Tensor],
     batch_dims: int,
 ) -> None:
-    """Restore the rows of ``result`` that were not reset from ``previous``.
-
-    Args:
-        result: Output of the reset, ``[*B]``; written to.
-        previous: TensorDict that the reset was called with, ``[*B]``.
-        masks: Reset masks by key.
-        batch_dims: Number of dims in ``B``.
-    """
+    """Restore, in place, the rows of ``result`` that were not reset from ``previous``."""
     if type(result) is not LazyStackedTensorDict:
         _restore_level(result, previous, masks, batch_dims, ())
         return
@@ -420,11 +370,6 @@ def mask_for_entry(
     """Return the mask of the rows of an entry that a reset changes; ``None`` without any mask.
 
     It is the mask of the entry's group, or else the union of all masks.
-
-    Args:
-        key: Key of the entry.
-        masks: Reset masks by key.
-        batch_dims: Number of dims in ``B``.
     """
     rows = nearest_mask(key, masks)
     if rows is not None:

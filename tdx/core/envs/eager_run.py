@@ -28,20 +28,14 @@ from tdx.foundation.tensordicts import read, write
 
 @dataclass(slots=True)
 class RolloutChunk:
-    """Consecutive steps of a rollout.
+    """Consecutive steps of a rollout."""
 
-    Args:
-        data: One block ``[*B, T]``; a list of steps ``[*B]`` if they cannot be one block.
-        length: Number of steps, ``T``.
-        stopped: True if a done flag ended the rollout.
-        error: What was raised after the last step.
-        following: Returns the root of the next step, ``[*B]``, as ``step_mdp`` does.
-    """
-
+    # one block [*B, T]; a list of steps [*B] if they cannot be one block
     data: TensorDictBase | list[TensorDictBase]
     length: int
-    stopped: bool = False
-    error: Exception | None = None
+    stopped: bool = False  # True if a done flag ended the rollout
+    error: Exception | None = None  # raised after the last step
+    # Returns the root of the next step, [*B], as step_mdp() does.
     following: Callable[[], TensorDictBase] | None = None
 
 
@@ -88,19 +82,9 @@ def collect(
     *,
     first_step: int = 0,
 ) -> bool:
-    """Step the env and keep the TensorDict of every step, each of shape ``[*B]``.
+    """Step the env and append the TensorDict of every step, ``[*B]``, to ``steps``.
 
-    Args:
-        env: The env.
-        max_steps: Maximum number of steps.
-        policy: Writes the actions.
-        start: Input of the first step, ``[*B]``.
-        steps: List to append the steps to; it keeps the steps before an error.
-        request: The other arguments of the rollout.
-        first_step: Number of the first step, for messages.
-
-    Returns:
-        True if a done flag ended the rollout.
+    Returns True if a done flag ended the rollout. ``steps`` keeps the steps before an error.
     """
     is_random = policy == env.rand_action or not env.batch_locked
     check = None if is_random else ActionCheck(env)
@@ -167,13 +151,7 @@ def _act(
 
 
 def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:
-    """Return the input of a step ``[*B]`` with the done rows reset.
-
-    Args:
-        env: The env.
-        tensordict: Result of ``step_mdp``.
-        step: Number of the step.
-    """
+    """Return the input of a step ``[*B]``, the result of ``step_mdp``, with the done rows reset."""
     try:
         return env.maybe_reset(tensordict)
     except Exception as error:
@@ -189,16 +167,7 @@ def policy_device(policy: Any) -> torch.device | None:
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> TensorDictBase:
-    """Stack steps ``[*B]`` to ``[*B, T]``.
-
-    Args:
-        steps: The steps.
-        dim: Number of batch dims.
-        contiguous: If True, return one block; otherwise a lazy stack.
-
-    Raises:
-        EnvError: The steps differ in keys, shapes or dtypes.
-    """
+    """Stack steps ``[*B]`` to ``[*B, T]``: one contiguous block, or a lazy stack."""
     if not contiguous:
         # refine_names() would read entries, and those of unlike agents do not stack.
         return LazyStackedTensorDict.lazy_stack(steps, dim, stack_dim_name="time")
@@ -217,11 +186,7 @@ def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> Tens
 
 
 def mark_truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
-    """Mark the last step of a rollout ``[*B, T]`` as truncated and done.
-
-    Raises:
-        ArgumentError: The env has no truncated flag.
-    """
+    """Mark the last step of a rollout ``[*B, T]`` as truncated and done."""
     names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
     if not any(split_key(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
@@ -256,15 +221,7 @@ class StepLayout:
         self._groups: list[tuple[tuple[str, ...], frozenset[str]]] = []
 
     def find_mismatch(self, steps: Sequence[TensorDictBase]) -> tuple[int, EnvError] | None:
-        """Return the first step with other keys, shapes or dtypes.
-
-        Args:
-            steps: The next steps of the rollout, of shape ``[*B]`` each.
-
-        Returns:
-            Its index in ``steps``, and the error to raise, which names the key. ``None``: all
-            steps have the same layout.
-        """
+        """Return the first step with other keys, shapes or dtypes, and the error to raise."""
         for index, step in enumerate(steps):
             error = self.check(step)
             if error is not None:

@@ -10,11 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import (
-    complete_done_spec,
-    default_input_spec,
-    default_output_spec,
-)
+from tdx.core.envs.done_flags import complete_done_spec, default_input_spec, default_output_spec
 from tdx.foundation.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.foundation.keys import (
     NestedKey,
@@ -49,10 +45,6 @@ class EnvSpecs:
     """Specs, batch size and device of an env. Every part of the specs is a composite.
 
     Unlocked specs may be changed in place, so nothing is derived from them in advance.
-
-    Args:
-        device: Device of the tensors. ``None``: the CPU.
-        batch_size: Leading dims of everything that the env takes and returns, ``[*B]``.
 
     Example:
         >>> from tdx import Unbounded
@@ -234,11 +226,7 @@ class EnvSpecs:
             self.version += 1
 
     def set_part(self, name: str, value: TensorSpec) -> None:
-        """Replace one part.
-
-        Raises:
-            SpecError: ``value`` is not a spec, or its shape does not start with the batch size.
-        """
+        """Replace one part."""
         side, leaf_name = _SIDES[name]
         value = self._as_part(name, leaf_name, value).to(self.main_device)
         if name == "full_done_spec":
@@ -312,11 +300,7 @@ class EnvSpecs:
         device: torch.device | str | int | None,
         batch_size: tuple[int, ...] | list[int] | None,
     ) -> None:
-        """Set device and batch size, also those of specs that are set already; ``None``: keep.
-
-        Raises:
-            SpecError: The specs have another batch size.
-        """
+        """Set device and batch size, also those of specs that are set already; ``None``: keep."""
         if batch_size is not None and torch.Size(batch_size) != self.batch_size:
             self.batch_size = torch.Size(batch_size)
             for spec in (self._input_spec, self._output_spec):
@@ -345,11 +329,7 @@ def spec_on(spec: Composite, device: torch.device) -> Composite:
 
 
 def only_key(keys: list[NestedKey], kind: str) -> NestedKey:
-    """Return the only key of its kind.
-
-    Raises:
-        KeyNotFoundError: There is not exactly one.
-    """
+    """Return the only key of its kind."""
     if len(keys) != 1:
         listed = ", ".join(map(format_key, keys)) or "none"
         raise KeyNotFoundError(
@@ -363,31 +343,17 @@ def only_key(keys: list[NestedKey], kind: str) -> NestedKey:
 
 
 def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
-    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
-
-    Args:
-        tensordict: TensorDict with the env's batch size, or with leading dims before it.
-        shape: Shape in the spec, ``[*B, ...]``.
-        batch_dims: Number of dims in ``B``.
-    """
+    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``."""
     return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
 
 
 @dataclass(frozen=True, slots=True)
 class DoneGroup:
-    """Done flags that are siblings and are reset together.
-
-    Args:
-        reset_key: Key of their reset mask.
-        keys: Keys of the flags.
-        shape: Shape of the flags, ``[*B, *G, 1]``.
-        device: Device of the flags.
-        batch_dims: Number of dims in ``B``.
-    """
+    """Done flags that are siblings and are reset together."""
 
     reset_key: NestedKey
     keys: tuple[NestedKey, ...]
-    shape: torch.Size
+    shape: torch.Size  # [*B, *G, 1]
     device: torch.device
     batch_dims: int
 
@@ -427,9 +393,6 @@ def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
 
 def available_device(device: torch.device | str | int | None) -> torch.device:
     """Return the device, the CPU by default; ``"cuda"`` gets the index of the current one.
-
-    Raises:
-        DeviceError: The name is not a device, or this machine does not have it.
 
     Example:
         >>> available_device(None)

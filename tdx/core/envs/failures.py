@@ -25,12 +25,7 @@ _ROW = "_tdx_row"
 
 
 def with_step(error: Exception, step: int) -> Exception:
-    """Return the error with the step of the rollout at which it was raised.
-
-    Args:
-        error: An error of tdx, or any other exception, which gets a note.
-        step: Number of the step, from 0.
-    """
+    """Return the error with the step of the rollout, from 0; one not of tdx gets a note."""
     if isinstance(error, TdxError):
         return error.at(step=step)
     note = f"tdx: raised at step {step} of the rollout"
@@ -40,12 +35,7 @@ def with_step(error: Exception, step: int) -> Exception:
 
 
 def note_row(error: Exception, row: int) -> None:
-    """Record in an exception which env of a batch raised it, unless it is recorded already.
-
-    Args:
-        error: An error of tdx, or any other exception, which gets a note.
-        row: Index of the env.
-    """
+    """Record in an exception which env of a batch raised it, unless it is recorded already."""
     if isinstance(error, TdxError):
         error.at(row=row)
     elif failed_row(error) is None:
@@ -67,13 +57,7 @@ def with_stage(error: Exception, index: int, name: str) -> TdxError:
 
 
 def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
-    """Return the error to raise if an env or a stage of its chain raised.
-
-    Args:
-        env: The env.
-        phase: ``step`` or ``reset``.
-        error: What was raised.
-    """
+    """Return the error to raise if an env or a stage of its chain raised."""
     if isinstance(error, TdxError):
         return error
     stage: Where | None = getattr(error, _STAGE, None)
@@ -94,16 +78,7 @@ def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
 
 @contextmanager
 def env_errors(env: EnvBase, method: str, step: int | None = None) -> Iterator[None]:
-    """Convert what an env raises to an ``EnvError`` with the method and the step.
-
-    Args:
-        env: The env.
-        method: The method that is called.
-        step: Number of the step since the check started. ``None``: not in a step.
-
-    Raises:
-        EnvError: Something other than an error of tdx was raised.
-    """
+    """Convert what an env raises to an ``EnvError`` with the method and the step."""
     try:
         yield
     except TdxError as error:

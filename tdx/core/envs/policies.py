@@ -21,13 +21,7 @@ _OVER_TENSORDICTS = ("td", "tensordict")
 
 
 def as_policy(policy: Any, env: EnvBase) -> Policy:
-    """Return a policy over TensorDicts; wraps modules over tensors such as ``nn.Linear``.
-
-    Args:
-        policy: A callable over a TensorDict, or a module over observations that returns the
-            action.
-        env: The env with these observations and actions.
-    """
+    """Return a policy over TensorDicts; wraps modules from observations to the action."""
     if isinstance(policy, ActionSequence):
         return lambda tensordict: policy.act(tensordict, env.action_key)
     if not isinstance(policy, nn.Module) or hasattr(policy, "in_keys"):
@@ -51,10 +45,6 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
 def is_public_class(kind: type, namespace: ModuleType | None) -> bool:
     """Return True if a library exports exactly this class, not a subclass of it.
 
-    Args:
-        kind: The class.
-        namespace: Module of the library. ``None``: the library is not loaded.
-
     Example:
         >>> from torch import nn
         >>> class Mine(nn.Linear): ...
@@ -71,13 +61,7 @@ def _default_keys(module: nn.Module, env: EnvBase) -> list[NestedKey]:
 
 
 class TensorPolicy:
-    """A module over tensors as a policy over TensorDicts.
-
-    Args:
-        module: Takes the observations, returns the action.
-        keys: Keys of the observations, in the order of the module's arguments.
-        outs: Keys of the actions; there has to be one.
-    """
+    """A module over tensors as a policy over TensorDicts."""
 
     def __init__(self, module: nn.Module, keys: list[NestedKey], outs: list[NestedKey]) -> None:
         self.module, self.keys, self.outs = module, keys, outs
@@ -87,11 +71,7 @@ class TensorPolicy:
         return tensordict.set(self.outs[0], self.action(values))
 
     def action(self, values: Sequence[Tensor]) -> Tensor:
-        """Return the action for these observations.
-
-        Raises:
-            ArgumentError: The module did not return a tensor, or the env takes several actions.
-        """
+        """Return the action for these observations."""
         action = self.module(*values)
         if not isinstance(action, Tensor) or len(self.outs) != 1:
             listed = ", ".join(map(format_key, self.outs))
@@ -155,14 +135,7 @@ class ActionSequence:
         self.position = 0
 
     def __call__(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the next action.
-
-        Args:
-            tensordict: Where to write, ``[*B]``.
-
-        Raises:
-            ArgumentError: There are no more actions, or they have another batch size.
-        """
+        """Write the next action."""
         return self.act(tensordict, "action")
 
     def act(self, tensordict: TensorDictBase, key: NestedKey) -> TensorDictBase:
@@ -226,9 +199,6 @@ class ActionCheck:
 
     An action that lacks only the last dim of its spec, of size 1, gets it: what a network with
     ``squeeze(-1)`` returns has one reading.
-
-    Args:
-        env: The env that takes the actions.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -253,12 +223,7 @@ class ActionCheck:
         return is_exact
 
     def explain(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
-        """Return the error to raise if an env raised: NaN in the action, or its own error.
-
-        Args:
-            get: Returns the entry of a key, or ``None``.
-            error: What the env raised.
-        """
+        """Return the error to raise if an env raised: NaN in the action, or its own error."""
         for key, _, _, floating in self._expected:
             action = get(key)
             if floating and isinstance(action, Tensor) and bool(action.isnan().any()):
@@ -272,12 +237,8 @@ class ActionCheck:
     ) -> None:
         """Check the actions.
 
-        Args:
-            get: Returns the entry of a key, or ``None``.
-            put: Sets the entry of a key. ``None``: an action without its last dim is refused.
-
-        Raises:
-            ArgumentError: An action is missing, or has another shape or kind of number.
+        ``get`` returns the entry of a key, or ``None``. Without ``put``, an action without its last
+        dim is refused.
         """
         for key, shape, dtype, floating in self._expected:
             action = get(key)

@@ -46,12 +46,7 @@ _T = TypeVar("_T")
 
 
 class SpecsAttribute(Generic[_T]):
-    """Read-only attribute of an env that its :class:`EnvSpecs` computes.
-
-    Args:
-        read: Returns the value.
-        doc: Docstring of the attribute.
-    """
+    """Read-only attribute of an env that its :class:`EnvSpecs` computes."""
 
     def __init__(self, read: Callable[[EnvSpecs], _T], doc: str) -> None:
         self.read, self.__doc__ = read, doc
@@ -81,12 +76,7 @@ class BatchSize(SpecsAttribute[torch.Size]):
 
 
 class FullSpec(SpecsAttribute[Composite]):
-    """Attribute for a part of the specs as a composite.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
+    """Attribute for a part of the specs as a composite."""
 
     def __init__(self, part: str, doc: str) -> None:
         super().__init__(lambda specs: specs.part(part), doc)
@@ -97,12 +87,7 @@ class FullSpec(SpecsAttribute[Composite]):
 
 
 class LeafSpecAttribute(SpecsAttribute[TensorSpec]):
-    """Attribute for the only leaf of a part; for the composite if there is more than one leaf.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
+    """Attribute for the only leaf of a part; for the composite if there is more than one leaf."""
 
     def __init__(self, part: str, doc: str) -> None:
         super().__init__(lambda specs: specs.leaf(part), doc)
@@ -113,24 +98,14 @@ class LeafSpecAttribute(SpecsAttribute[TensorSpec]):
 
 
 class LeafKeys(SpecsAttribute[list[NestedKey]]):
-    """Attribute for the keys of the leaves of a part.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
+    """Attribute for the keys of the leaves of a part."""
 
     def __init__(self, part: str, doc: str) -> None:
         super().__init__(lambda specs: specs.keys(part), doc)
 
 
 class OnlyKey(SpecsAttribute[NestedKey]):
-    """Attribute for the only key of a part; raises a ``KeyNotFoundError`` if there are others.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        kind: Kind of key, for messages, such as ``reward``.
-    """
+    """Attribute for the only key of a part; raises a ``KeyNotFoundError`` if there are others."""
 
     def __init__(self, part: str, kind: str) -> None:
         doc = f"Key of the {kind}; a ``KeyNotFoundError`` if there is not exactly one."
@@ -141,9 +116,6 @@ class UnbatchedSpec(SpecsAttribute[Any]):
     """Attribute for a spec of a single env, without batch dims.
 
     An assigned spec is expanded to the batch size.
-
-    Args:
-        name: Attribute with batch dims, such as ``full_reward_spec``.
     """
 
     def __init__(self, name: str) -> None:

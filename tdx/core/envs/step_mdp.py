@@ -23,15 +23,9 @@ def step_anywhere(
     device: torch.device | None,
     complete: Callable[[TensorDictBase, TensorDictBase | None], TensorDictBase],
 ) -> TensorDictBase:
-    """Make a step of a TensorDict that may be on another device, or lazy.
+    """Make a step of a TensorDict that may be on another device, or lazy; write its ``next``.
 
-    Args:
-        original: Input of the step, ``[*B]``; the result is written to its ``next``.
-        device: Device of the env. ``None``: its entries are on several.
-        complete: Makes the step: from the input and the existing ``next`` to the new one.
-
-    Raises:
-        ArgumentError: The TensorDict is locked.
+    ``complete`` makes the step: from the input and the existing ``next`` to the new one.
     """
     if original.is_locked:
         raise ArgumentError(
@@ -119,14 +113,7 @@ def advance(
     kept: Collection[NestedKey] | None = None,
     keep_empty: bool = True,
 ) -> TensorDictBase:
-    """Return the root updated with ``next``.
-
-    Args:
-        tensordict: Result of a step.
-        dropped: Keys to leave out.
-        kept: Keys of the root to keep. ``None``: all.
-        keep_empty: True to keep nested TensorDicts without entries.
-    """
+    """Return the root updated with ``next``, without ``dropped`` keys; ``kept``: only these."""
     if type(tensordict) is LazyStackedTensorDict:
         # The entries of the rows may not stack.
         rows = [advance(row, dropped, kept, keep_empty) for row in tensordict.tensordicts]

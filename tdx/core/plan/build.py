@@ -124,21 +124,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A plan with the stages that execute it.
-
-    Args:
-        plan: The plan as plain data.
-        base: The env before all chains.
-        stages: The stages in order.
-        immediate: Indices of the stages that run in each step.
-        fused: The stages that run on each image as it arrives, if there are any.
-    """
+    """A plan with the stages that execute it."""
 
     plan: Plan
     base: EnvBase
     stages: tuple[StageForms, ...]
-    immediate: frozenset[int]
-    fused: FusedImages | None = None
+    immediate: frozenset[int]  # indices of the stages that run in each step
+    fused: FusedImages | None = None  # the stages that run on each image as it arrives
 
 
 class PlanCache(dict[Any, Any]):

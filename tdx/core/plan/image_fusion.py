@@ -48,10 +48,7 @@ def linear_form(
 ) -> LinearImage | None:
     """Return neighboring stages as one linear map, or ``None`` if they are not linear.
 
-    Args:
-        stages: At least one stage; each maps the result of the one before it.
-        shape: Shape of the first input image, without batch dims.
-        dtype: Its dtype.
+    ``shape`` is that of the first input image, without batch dims.
     """
     whole: LinearImage | None = None
     for stage in stages:
@@ -69,11 +66,9 @@ def linear_form(
 class Band(NamedTuple):
     """A matrix ``[M, K]`` as blocks along its diagonal, which may reach beyond its ends.
 
-    Args:
-        blocks: ``[count, height, width]``; rows after the last one are zeros.
-        first: First column of the first block, at most 0.
-        stride: Number of columns from a block to the next one.
-        over: Number of columns that the blocks reach beyond the last one.
+    The blocks ``[count, height, width]`` start at the column ``first`` (at most 0), ``stride``
+    columns apart, and reach ``over`` columns beyond the last one. Rows after the last one are
+    zeros.
     """
 
     blocks: Array
@@ -83,12 +78,7 @@ class Band(NamedTuple):
 
 
 def banded(matrix: Matrix, lanes: int) -> Band:
-    """Return the cheapest blocks for a matrix.
-
-    Args:
-        matrix: ``[M, K]``.
-        lanes: Number of vectors that it is multiplied with.
-    """
+    """Return the cheapest blocks for a matrix ``[M, K]`` times ``lanes`` vectors."""
     count, size = matrix.shape
     used = matrix != 0
     begins = np.where(used.any(1), used.argmax(1), size)
@@ -130,9 +120,6 @@ class ImageKernel:
 
     It owns its work memory, so one kernel serves one thread; results do not share memory with it.
     Values have to be finite, because windows contain columns that are multiplied by zero.
-
-    Args:
-        form: The map.
 
     Example:
         >>> from tdx import GrayScale, Resize, ToTensorImage
@@ -236,15 +223,7 @@ class ImageKernel:
             self._wide = np.empty((channels, rows, count * cols), Real)
 
     def __call__(self, frame: Array, out: Array | None = None) -> Array:
-        """Map one image.
-
-        Args:
-            frame: Image of the shape and dtype of the form.
-            out: Where to write the result, ``[C', H', W']`` of float32. ``None``: a new array.
-
-        Returns:
-            The result.
-        """
+        """Map one image to ``out`` or a new array, ``[C', H', W']`` of float32."""
         inner = self._inner
         np.copyto(inner, frame[self._taken], casting="unsafe")
         if self._scale != 1:
@@ -276,9 +255,6 @@ def compile_image(form: LinearImage) -> ImageKernel | None:
 
     They are as fast if they are views and one copy. Floats may be infinite or NaN, which the
     zeros in a window would spread.
-
-    Args:
-        form: The map.
     """
     if form.dtype.is_floating_point:
         return None
@@ -311,29 +287,18 @@ def _scale_of(mix: Matrix | None) -> tuple[float, Matrix | None]:
 
 @dataclass(frozen=True, slots=True)
 class FusedImages:
-    """Neighboring stages that are one linear map of the images that the env observes.
+    """Neighboring stages that are one linear map of the images that the env observes."""
 
-    Args:
-        key: Key of the images, before and after.
-        indices: Indices of the stages.
-        kernel: The map.
-        part: The part that the map is measured as.
-    """
-
-    key: NestedKey
-    indices: tuple[int, ...]
+    key: NestedKey  # of the images, before and after
+    indices: tuple[int, ...]  # of the stages
     kernel: ImageKernel
-    part: Part
+    part: Part  # the part that the map is measured as
 
 
 def fuse_images(base: EnvBase, stages: Sequence[StageForms]) -> FusedImages | None:
     """Return the stages to run on each image as it arrives, or ``None`` if it gains nothing.
 
     Everything that reads the images has to read the output of the last of these stages.
-
-    Args:
-        base: The env before all chains.
-        stages: The stages of all chains.
     """
     leaves = list(base.full_observation_spec.items(True, True))
     if len(leaves) != 1:

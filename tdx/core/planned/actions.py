@@ -21,12 +21,7 @@ from torch import Tensor
 from tdx.core.chain import declares, flatten_chain, stage_forms
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
-from tdx.core.envs.policies import (
-    ActionCheck,
-    ActionSequence,
-    first_nan,
-    nan_error,
-)
+from tdx.core.envs.policies import ActionCheck, ActionSequence, first_nan, nan_error
 from tdx.core.meter import DRAWING, GIVING, Meter, Part
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import as_tensordict, flatten
@@ -44,11 +39,7 @@ from tdx.specs.categorical import Binary, Categorical, OneHot
 class InversePath:
     """The inverse of a chain: from the policy to the env, for actions with any leading dims.
 
-    Args:
-        env: The env with its chain.
-        base: The env before all chains.
-        stages: The stages that have an inverse, in order.
-        handed_out: Keys that these stages write for the policy side.
+    ``handed_out`` has the keys that the inverse stages write for the policy side.
     """
 
     def __init__(
@@ -83,29 +74,18 @@ class InversePath:
 
 @dataclass(slots=True)
 class ActionBlock:
-    """Actions for many steps.
+    """Actions for many steps."""
 
-    Args:
-        inner: Input of the env, ``[T, *B]``.
-        columns: What the policy side wrote, and what the chain hands out, ``[T, *B, ...]``.
-        keep: Called with the number of actions that were used.
-        length: Number of actions, ``T``.
-        error: What is wrong with the action after the last one, if it was requested.
-    """
-
-    inner: TensorDictBase
+    inner: TensorDictBase  # input of the env, [T, *B]
+    # What the policy side wrote, and what the chain hands out, [T, *B, ...].
     columns: dict[NestedKey, Tensor]
-    keep: Callable[[int], None]
+    keep: Callable[[int], None]  # called with the number of actions that were used
     length: int
-    error: Exception | None = None
+    error: Exception | None = None  # what is wrong with the action after the last one, if requested
 
 
 class ActionSource(ABC):
-    """Source of the actions of a rollout.
-
-    Args:
-        inverse: The inverse of the chain.
-    """
+    """Source of the actions of a rollout."""
 
     def __init__(self, inverse: InversePath) -> None:
         self.inverse = inverse
@@ -162,10 +142,7 @@ class OpenLoopActions(ActionSource):
 class RandomActions(OpenLoopActions):
     """Random actions: the same numbers as if they were drawn step by step.
 
-    Args:
-        env: The env with its chain.
-        inverse: The inverse of the chain.
-        on_conflict: Called if something else drew from the generator between two draws.
+    ``on_conflict`` is called if something else drew from the generator between two draws.
     """
 
     def __init__(self, env: EnvBase, inverse: InversePath, on_conflict: Callable[[], None]) -> None:
@@ -218,13 +195,7 @@ def _draws_in_order(spec: TensorSpec) -> bool:
 
 
 class GivenActions(OpenLoopActions):
-    """The actions of an :class:`~tdx.ActionSequence`.
-
-    Args:
-        sequence: The actions, ``[*B, T]``; it remembers how many were used.
-        env: The env with its chain.
-        inverse: The inverse of the chain.
-    """
+    """The actions of an :class:`~tdx.ActionSequence`, which remembers how many were used."""
 
     def __init__(self, sequence: ActionSequence, env: EnvBase, inverse: InversePath) -> None:
         super().__init__(inverse)
@@ -253,13 +224,7 @@ class GivenActions(OpenLoopActions):
 
 
 class PolicyActions(ActionSource):
-    """Actions of a policy that reads some entries of each step, and the check of these actions.
-
-    Args:
-        policy: The policy with its keys.
-        env: The env with its chain.
-        inverse: The inverse of the chain.
-    """
+    """Actions of a policy that reads some entries of each step, and the check of these actions."""
 
     def __init__(self, policy: KeyedPolicy, env: EnvBase, inverse: InversePath) -> None:
         super().__init__(inverse)
@@ -331,11 +296,7 @@ def _is_same_state(one: Tensor, other: Tensor) -> bool:
 
 
 class DrawProbe:
-    """Draws one action at a time, and finds out if anything else draws in between.
-
-    Args:
-        draw: Function that draws once.
-    """
+    """Draws one action at a time, and finds out if anything else draws in between."""
 
     def __init__(self, draw: Callable[[], Any]) -> None:
         self._draw = draw
@@ -365,8 +326,7 @@ class DrawProbe:
 def random_policy(env: EnvBase, program: Program) -> tuple[DrawProbe | None, KeyedPolicy | None]:
     """Return a policy that draws one action per step; ``None`` if many may be drawn at once.
 
-    Returns:
-        Probe of the draws, if it is not known whether the env draws too, and the policy.
+    It comes with the probe of the draws, if it is not known whether the env draws too.
     """
     shares_generator = shares_torch_rng(program.base)
     has_chunk_forms = all(forms.chunk_kernel is not None for forms in program.stages)

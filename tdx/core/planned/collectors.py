@@ -36,35 +36,23 @@ class Collector(Protocol):
     def collect(
         self, first: Mapping[NestedKey, Tensor], source: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
-        """Make up to ``length`` steps.
+        """Make up to ``length`` steps after the root entries ``first``, ``[*B, ...]``.
 
-        Args:
-            first: Root entries before the first step, ``[*B, ...]``.
-            source: Source of the actions.
-            length: Maximum number of steps.
-            stop: ``any``: stop at the first done flag. ``never``: reset the done rows, except
-                after the last step.
+        ``stop``: ``any`` stops at the first done flag; ``never`` resets the done rows, except after
+        the last step.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorSetup:
-    """What a collector needs to know about the chain around its env.
+    """What a collector needs to know about the chain around its env."""
 
-    Args:
-        limits: Numbers of steps after which the chain ends an episode.
-        immediate: The stages that run in each step.
-        kernel: Image operator to apply to each observation as it arrives, if there is one.
-        kernel_part: The part that ``kernel`` is measured as.
-        meter: The meter of a profiled env.
-        base_parts: The parts that the step and the reset of the env are measured as.
-    """
-
-    limits: Sequence[StepLimit]
-    immediate: ImmediateStages
-    kernel: ImageKernel | None = None
-    kernel_part: Part | None = None
+    limits: Sequence[StepLimit]  # numbers of steps after which the chain ends an episode
+    immediate: ImmediateStages  # the stages that run in each step
+    kernel: ImageKernel | None = None  # image operator to apply to each observation as it arrives
+    kernel_part: Part | None = None  # the part that the kernel is measured as
     meter: Meter | None = None
+    # The parts that the step and the reset of the env are measured as.
     base_parts: tuple[Part, Part] | None = None
 
 
@@ -88,12 +76,9 @@ class RawRows(Protocol):
         batch_size: torch.Size,
         on_chunk: Callable[[Mapping[NestedKey, Tensor]], None],
     ) -> RawRows | None:
-        """Return several envs as the rows of one batch; ``None`` if that is not possible.
+        """Return several envs, these included, as rows of a batch; ``None`` if that is impossible.
 
-        Args:
-            rows: The rows of each env, these included.
-            batch_size: Batch size of the batch.
-            on_chunk: Called with the output of the last step of each chunk, ``[*B, ...]``.
+        ``on_chunk`` is called with the output of the last step of each chunk, ``[*B, ...]``.
         """
 
     def after_chunk(self, last: Mapping[NestedKey, Tensor]) -> None:
@@ -105,11 +90,6 @@ class TensorDictCollector:
 
     On an accelerator the host reads no values while it steps, unless the rollout stops at a done
     flag: each step may be followed by a reset of the rows that ended.
-
-    Args:
-        base: The env before all chains.
-        limits: Numbers of steps after which the chain ends an episode.
-        immediate: The stages that run in each step.
     """
 
     def __init__(
@@ -269,11 +249,7 @@ class _Run:
     def _reset(self, time: int, following: TensorDictBase, masks: dict[NestedKey, Tensor]) -> None:
         settings, base = self.settings, self.settings.base
         masks = {key: mask.clone() for key, mask in masks.items()}
-        before = as_tensordict(
-            flatten(following),
-            base.batch_size,
-            base.device,
-        )
+        before = as_tensordict(flatten(following), base.batch_size, base.device)
         given = before.clone(recurse=False)
         for key, mask in masks.items():
             given.set(key, mask.clone())

@@ -80,13 +80,9 @@ def as_tensordict(
     device: torch.device | None,
     groups: Mapping[tuple[str, ...], tuple[int, ...]] | None = None,
 ) -> TensorDictBase:
-    """Return a TensorDict of columns.
+    """Return a TensorDict of columns ``[*batch_size, ...]``.
 
-    Args:
-        columns: Columns by key, ``[*batch_size, ...]`` each.
-        batch_size: Batch size of the TensorDict.
-        device: Device of the columns.
-        groups: Dims of nested groups beyond the batch, by the parts of their key.
+    ``groups`` has the dims of nested groups beyond the batch, by the parts of their key.
     """
     return _build_group(
         {(key,) if isinstance(key, str) else key: value for key, value in columns.items()},
@@ -145,16 +141,9 @@ def assemble(
 ) -> TensorDictBase | list[TensorDictBase]:
     """Return a chunk as ``env.rollout`` returns it, ``[*B, T]``, with an unnamed last dim.
 
-    The root is never computed: it is ``next`` of the step before, the start, or a reset.
-
-    Args:
-        chunk: The steps after the chain.
-        start: Root before the first step, ``[*B]``.
-        rewards: Keys that never reach the root.
-
-    Returns:
-        One block. A list of steps, ``[*B]`` each, if the start has entries that the steps do not
-        continue.
+    The root is never computed: it is ``next`` of the step before, the start ``[*B]``, or a reset;
+    ``rewards`` never reach it. A list of steps ``[*B]`` is returned if the start has entries that
+    the steps do not continue.
     """
     inputs = chunk.inputs
     continued = {key: value for key, value in chunk.steps.items() if key not in rewards}
@@ -324,16 +313,7 @@ MAX_CHUNK_STEPS = 10_000
 
 
 def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | None) -> int:
-    """Return the number of steps of a chunk of ``iter_rollout``.
-
-    Args:
-        env: The env with its chain.
-        chunk_steps: Number of steps. ``None``: chosen by size.
-        chunk_bytes: Memory of a chunk of the result. ``None``: :data:`STREAM_BYTES`.
-
-    Raises:
-        ArgumentError: Both are given, or one is not an integer of at least 1.
-    """
+    """Return the number of steps of a chunk of ``iter_rollout``, by default chosen by size."""
     if chunk_steps is not None and chunk_bytes is not None:
         raise ArgumentError("chunk_steps and chunk_bytes are both given", hint="pass one of them")
     for name, value in (("chunk_steps", chunk_steps), ("chunk_bytes", chunk_bytes)):
@@ -355,11 +335,7 @@ def steps_within(size: int, env: EnvBase) -> int:
 
 
 def step_bytes(env: EnvBase) -> int:
-    """Return the number of bytes of one step of a rollout, from the specs.
-
-    Args:
-        env: Env with its chain, or an object with its specs.
-    """
+    """Return the number of bytes of one step of a rollout, from the specs."""
     if not isinstance(env, EnvBase):
         return _count_step_bytes(env)
     cache = env.env_specs.cache

@@ -176,11 +176,7 @@ def _take_data(chunk: RolloutChunk, dim: int) -> TensorDictBase:
 
 
 def _check_max_steps(max_steps: int) -> None:
-    """Check the number of steps of a rollout.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
-    """
+    """Check the number of steps of a rollout."""
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ArgumentError(
             f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
@@ -190,11 +186,7 @@ def _check_max_steps(max_steps: int) -> None:
 def _first_input(
     env: EnvBase, request: RolloutRequest, auto_reset: bool, tensordict: TensorDictBase | None
 ) -> TensorDictBase:
-    """Return the input of the first step, ``[*B]``: the given TensorDict, or that of a reset.
-
-    Raises:
-        ArgumentError: There is neither a reset nor a TensorDict.
-    """
+    """Return the input of the first step, ``[*B]``: the given TensorDict, or that of a reset."""
     if isinstance(request.policy, ActionSequence):
         request.policy.rewind()
     start = None if tensordict is None else tensordict.clone(recurse=False)
@@ -287,14 +279,9 @@ def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
 
 
 class PlannedRun:
-    """Steps an env by a plan, chunk after chunk.
+    """Steps an env by a plan, chunk after chunk, with random actions unless there is a policy.
 
-    Args:
-        env: The env with its chain.
-        program: Its plan.
-        policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
-        stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
-        first_step: Number of the first step, for messages.
+    ``stop``: ``any`` to stop at the first done flag, ``never`` to reset done rows.
     """
 
     def __init__(

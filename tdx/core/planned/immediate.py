@@ -110,12 +110,7 @@ class ImmediateStages:
         self._build_calls()
 
     def begin(self, array_forms: Mapping[NestedKey, ArrayForm], length: int) -> None:
-        """Prepare for a chunk.
-
-        Args:
-            array_forms: Form of each entry of the env that :attr:`arrays` contains in each step.
-            length: Maximum number of steps.
-        """
+        """Prepare for a chunk; ``array_forms`` are those of the entries in :attr:`arrays`."""
         known = dict(array_forms)
         for forms in self.stages if self._on_dicts else ():
             kernels = _array_kernels(forms, known)
@@ -166,15 +161,7 @@ class ImmediateStages:
     def step(
         self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
     ) -> dict[NestedKey, Any]:
-        """Run the stages on one step.
-
-        Args:
-            root: Input of the step, by key.
-            fields: Output of the env, by key; written to.
-
-        Returns:
-            The output after these stages, by key.
-        """
+        """Run the stages on one step: the env's output ``fields`` is written to, and returned."""
         if not self._on_dicts:
             return self._step_tensordict(root, fields)
         forms = None
@@ -226,16 +213,9 @@ class ImmediateStages:
         fields: dict[NestedKey, Any],
         masks: Mapping[NestedKey, Tensor],
     ) -> dict[NestedKey, Any]:
-        """Run the stages on one reset of some rows.
+        """Run the stages on one reset of some rows; return their output by key.
 
-        Args:
-            root: Entries of the rows before the reset, by key.
-            fields: Output of the env's reset, by key.
-            masks: Reset masks by key.
-
-        Returns:
-            The output after these stages, by key, with zeros for outputs that the policy reads and
-            the reset does not write.
+        It has zeros for outputs that the policy reads and the reset does not write.
         """
         self.finish()
         given = as_tensordict({**root, **masks}, self._batch_size, self._device)
@@ -255,11 +235,7 @@ class ImmediateStages:
         return after
 
     def columns(self, steps: int, resets: int) -> tuple[dict[int, Columns], dict[int, Columns]]:
-        """Return what each stage wrote in the first steps and resets, by its index and key.
-
-        Raises:
-            EnvError: A stage wrote an entry in some of them only.
-        """
+        """Return what each stage wrote in the first steps and resets, by its index and key."""
         columns = _stack(self._steps, steps)
         for index, calls in self._kernels.items():
             kept = self._kept[index]
@@ -274,12 +250,7 @@ class ImmediateStages:
 def _array_kernels(
     forms: StageForms, array_forms: Mapping[NestedKey, ArrayForm]
 ) -> list[ArrayKernel] | None:
-    """Return the kernel of each key pair of a stage; ``None`` if one has no form for arrays.
-
-    Args:
-        forms: The stage.
-        array_forms: Form of each entry that is an array.
-    """
+    """Return the kernel of each key pair of a stage; ``None`` if one has no form for arrays."""
     stage, hooks = forms.stage, ("_step", "_call", "make_dict_step", "_apply_transform")
     if not implements_together(type(stage), "make_array_kernel", hooks):
         return None
@@ -296,14 +267,7 @@ def _array_kernels(
 
 
 class _ArrayCall:
-    """An array kernel with the memory for its results in a chunk.
-
-    Args:
-        kernel: The kernel.
-        keys: In-key and out-key.
-        length: Maximum number of steps.
-        arrays: Arrays of the current step by key.
-    """
+    """An array kernel with the memory for its results in a chunk."""
 
     def __init__(
         self,
@@ -354,9 +318,7 @@ _WARNED: WeakSet[Transform] = WeakSet()
 def warn_of_undeclared(forms: StageForms, added: Collection[NestedKey]) -> None:
     """Warn once about a stage that writes entries that its specs do not declare.
 
-    Args:
-        forms: The stage. A plain function has no specs and is skipped.
-        added: Entries that did not exist before the stage.
+    A plain function has no specs and is skipped.
     """
     stage = forms.stage
     if not added or isinstance(stage, CallableTransform) or stage in _WARNED:

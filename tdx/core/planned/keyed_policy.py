@@ -22,14 +22,7 @@ from tdx.foundation.torch_internals import has_hooks
 
 @dataclass(frozen=True, slots=True)
 class KeyedPolicy:
-    """A policy whose keys are known.
-
-    Args:
-        reads: Keys that it reads.
-        writes: Keys that it writes.
-        act: Maps the entries to read, ``[*B, ...]``, by key, to the entries to write.
-        name: Display name.
-    """
+    """A policy whose keys are known; ``act`` maps the entries to read, ``[*B, ...]``, by key."""
 
     reads: tuple[NestedKey, ...]
     writes: tuple[NestedKey, ...]
@@ -38,12 +31,7 @@ class KeyedPolicy:
 
 
 def keyed_policy(policy: Any, env: EnvBase) -> KeyedPolicy | None:
-    """Return a policy with its keys; ``None`` if it may read and write any entry.
-
-    Args:
-        policy: A callable over TensorDicts, or a module over tensors.
-        env: The env that it acts in.
-    """
+    """Return a policy with its keys; ``None`` if it may read and write any entry."""
     over, name = as_policy(policy, env), type(policy).__name__
     if isinstance(over, TensorPolicy):
         return replace(_over_tensors(over), name=name)

@@ -7,11 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from tdx.core.chain import (
-    StageForms,
-    declares,
-    not_pointwise,
-)
+from tdx.core.chain import StageForms, declares, not_pointwise
 from tdx.core.envs.failures import with_stage
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import CollectedSteps
@@ -27,15 +23,7 @@ def run_deferred(
     """Run the deferred stages over the collected steps, in place.
 
     If a stage raises at one of the steps, that step and those after it are removed, and the error
-    is stored with the collected steps.
-
-    Args:
-        program: The stages, and which of them have run already.
-        chunk: Output of the env and of the immediate stages.
-        batch_size: Batch size of the env after the chain, ``[*B]``.
-
-    Raises:
-        ChainError: A stage raised, but not at a single step.
+    is stored with the collected steps. If it raises elsewhere, ``ChainError`` is raised.
     """
     chunk.batch_size = batch_size
     chunk.first = {key: value.to(program.base.device) for key, value in chunk.first.items()}
@@ -80,9 +68,7 @@ _verified: WeakSet[Transform] = WeakSet()
 def run_stage(forms: StageForms, chunk: Chunk) -> None:
     """Run a stage over a chunk, and verify the first time that it maps step by step.
 
-    Args:
-        forms: The stage. Only one whose class does not declare ``_is_verified`` is checked.
-        chunk: The chunk.
+    Only one whose class does not declare ``_is_verified`` is checked.
     """
     assert forms.chunk_kernel is not None
     stage = forms.stage
@@ -144,12 +130,7 @@ def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Colum
 
 
 def first_failing(stage: Transform, entries: Columns) -> int | None:
-    """Return the first step at which a stage raises if it maps the steps one by one.
-
-    Args:
-        stage: The transform.
-        entries: The entries that it reads, ``[T, *B, ...]`` each.
-    """
+    """Return the first of steps ``[T, *B, ...]`` at which a stage raises, mapped one by one."""
     state = torch.get_rng_state()
     try:
         for index in range(max(map(len, entries.values()), default=0)):

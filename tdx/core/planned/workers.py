@@ -48,65 +48,39 @@ Groups = dict[tuple[str, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What the workers need a copy of.
-
-    Args:
-        chain: Pickle of the stages.
-        policy: Pickle of the :class:`KeyedPolicy`. ``None``: the actions are given.
-        tensors: Tensors of the stages and of the policy, in the order of the pickles.
-        chain_tensors: Number of tensors of the stages.
-    """
+    """What the workers need a copy of: pickles, and tensors in the order of the pickles."""
 
     chain: bytes
-    policy: bytes | None
+    policy: bytes | None  # of the KeyedPolicy; None: the actions are given
     tensors: Sequence[Tensor]
-    chain_tensors: int
+    chain_tensors: int  # number of tensors of the stages
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """A chunk for one worker, with ``k`` of the ``n`` rows.
-
-    Args:
-        length: Number of steps, ``T``.
-        root: Root before the first step, ``[k, ...]`` by key.
-        groups: Dims of nested groups of the root.
-        actions: Actions ``[k, *B, T]``. ``None``: the policy acts.
-        memory: Episode memory of the stages for these rows.
-        batch: Root entries that the policy reads, ``[n, ...]``.
-        generator: State of torch's generator, from which the policy draws.
-        first_step: Number of the first step in the rollout, for messages.
-    """
+    """A chunk for one worker, with ``k`` of the ``n`` rows."""
 
     length: int
-    root: Columns
-    groups: Groups
-    actions: TensorDictBase | None
-    memory: Memory
-    batch: Columns
-    generator: Tensor | None
-    first_step: int
+    root: Columns  # before the first step, [k, ...]
+    groups: Groups  # dims of nested groups of the root
+    actions: TensorDictBase | None  # [k, *B, T]; None: the policy acts
+    memory: Memory  # episode memory of the stages for these rows
+    batch: Columns  # root entries that the policy reads, [n, ...]
+    generator: Tensor | None  # state of torch's generator, from which the policy draws
+    first_step: int  # number in the rollout, for messages
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """The rows of a chunk that one worker made.
-
-    Args:
-        length: Number of complete steps, ``T``.
-        entries: Steps ``[k, *B, T, ...]`` by key, in memory that the next chunk overwrites.
-        groups: Dims of nested groups.
-        memory: Episode memory of the stages after the last step.
-        error: What was raised after the last step.
-        generator: State of torch's generator after the last step.
-    """
+    """The rows of a chunk that one worker made."""
 
     length: int
+    # Steps [k, *B, T, ...] by key, in memory that the next chunk overwrites.
     entries: Mapping[NestedKey, Tensor]
-    groups: Groups
-    memory: Memory
-    error: Exception | None
-    generator: Tensor | None
+    groups: Groups  # dims of nested groups
+    memory: Memory  # episode memory of the stages after the last step
+    error: Exception | None  # raised after the last step
+    generator: Tensor | None  # state of torch's generator after the last step
 
 
 class ChunkWorkers(Protocol):
@@ -128,11 +102,7 @@ class ChunkWorkers(Protocol):
         """Number of torch threads of each process."""
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
-        """Run a task in each process; ``None`` if the chain cannot run there.
-
-        Raises:
-            WorkerError: A process exited.
-        """
+        """Run a task in each process; ``None`` if the chain cannot run there."""
 
 
 class ChunkSource(Protocol):
@@ -149,15 +119,7 @@ def run_in_workers(
     stepwise: ChunkSource,
     start: TensorDictBase,
 ) -> ChunkSource:
-    """Return the run in the workers of an env if they can run its chunks, else ``stepwise``.
-
-    Args:
-        env: The env with its chain.
-        program: Its plan.
-        source: Source of the actions.
-        stepwise: Run in this process.
-        start: Root before the first step, ``[*B]``.
-    """
+    """Return the run in the workers of an env if they can run its chunks, else ``stepwise``."""
     if program.plan.why_stepwise or env.meter is not None:
         return stepwise
     run = WorkerRun(env, program, source, stepwise)
@@ -165,13 +127,7 @@ def run_in_workers(
 
 
 def why_stepwise_with(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
-    """Return why the workers of an env cannot run chunks with a policy; empty if they can.
-
-    Args:
-        env: The env with its chain; it is not stepped.
-        program: Its plan for the keys that the policy reads.
-        policy: The policy.
-    """
+    """Return why the workers of an env cannot run chunks with a policy; empty if they can."""
     with torch.random.fork_rng(devices=[]):
         root = env.fake_tensordict().exclude("next", *env.action_keys)
         root.update(env.full_observation_spec.rand())
@@ -183,14 +139,7 @@ _SECONDS = 1.0
 
 
 class WorkerRun:
-    """Runs the chunks of a rollout in worker processes.
-
-    Args:
-        env: The env with its chain.
-        program: Its plan.
-        source: Source of the actions.
-        stepwise: Run that steps the workers from this process, if they cannot run the chain.
-    """
+    """Runs the chunks of a rollout in worker processes."""
 
     def __init__(
         self,
@@ -211,11 +160,7 @@ class WorkerRun:
         self._first_copies: Copies | None = None
 
     def why_stepwise(self, start: TensorDictBase) -> str:
-        """Return why the workers cannot run this rollout; empty if they can.
-
-        Args:
-            start: Root before the first step, ``[*B]``.
-        """
+        """Return why the workers cannot run this rollout; empty if they can."""
         if self._workers.reason:
             # Found in an earlier rollout, after the plan was made.
             return self._workers.reason
@@ -427,17 +372,9 @@ _tensors: ContextVar[Sequence[Tensor]] = ContextVar("tensors of a copy that is u
 
 
 def pack(content: Any, name: str) -> tuple[bytes, list[Tensor]]:
-    """Pickle an object without its tensors.
+    """Pickle an object without its tensors; returns both, the tensors in the order of the pickle.
 
-    Args:
-        content: Any object; functions are pickled by value if they cannot be imported.
-        name: Name of the object in messages.
-
-    Returns:
-        The pickle, and the tensors in the order in which it refers to them.
-
-    Raises:
-        ArgumentError: A part of it cannot be pickled, or a tensor is not plain CPU memory.
+    Functions are pickled by value if they cannot be imported.
     """
     file, tensors = io.BytesIO(), list[Tensor]()
     try:
@@ -495,18 +432,7 @@ def check_policy_copy(
     root: Mapping[NestedKey, Tensor],
     groups: Sequence[range],
 ) -> None:
-    """Check that a copy of a policy acts for each row alone, and remembers nothing.
-
-    Args:
-        data: Pickle of the :class:`KeyedPolicy`.
-        tensors: Its tensors.
-        env: The env that it acts in.
-        root: Root entries, ``[*B, ...]``.
-        groups: Rows of each process.
-
-    Raises:
-        ArgumentError: The action of a row depends on other rows or on earlier calls.
-    """
+    """Check that a copy of a policy acts for each row alone, and remembers nothing."""
     state = torch.get_rng_state()
     copies = [tensor.detach().clone() for tensor in tensors]
     policy: KeyedPolicy = unpack(data, copies)
@@ -557,12 +483,7 @@ def act_for_rows(
     """Return a policy as a function of some rows, which it is called with as part of the batch.
 
     Kernels may round in another way for another number of rows, and a policy draws random numbers
-    for the whole batch.
-
-    Args:
-        policy: The policy for the batch.
-        rows: The rows.
-        batch: Entries of the batch, ``[n, ...]``, which complete the rows.
+    for the whole batch. ``batch`` has entries ``[n, ...]`` that complete the rows.
     """
     start, stop, act_for_all = rows.start, rows.stop, policy.act
     given = {key: value.clone() for key, value in batch.items()}

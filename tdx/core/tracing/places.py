@@ -29,21 +29,14 @@ Hooked = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ChainHook:
-    """A method that an env calls in a step or reset.
+    """A method that an env calls in a step or reset."""
 
-    Args:
-        index: Index of the stage; -1 for the env inside.
-        owner: The stage or the env.
-        name: Name of the method.
-        method: What it does: ``_reset_env_preprocess`` is a part of a reset.
-        direction: Direction of what it writes.
-    """
-
-    index: int
+    index: int  # of the stage; -1 for the env inside
     owner: Transform | EnvBase
     name: str
+    # what it does: _reset_env_preprocess is a part of a reset
     method: Literal["step", "reset", "inverse"]
-    direction: Direction
+    direction: Direction  # of what it writes
 
 
 def stage_hooks(index: int, stage: Transform) -> Iterator[ChainHook]:
@@ -66,8 +59,7 @@ def env_hooks(env: EnvBase) -> Iterator[ChainHook]:
 class HookRecorder(Protocol):
     """Calls the hooks of a chain and records what they write.
 
-    Args:
-        is_busy: True while hooks run as they are: between two resets or steps, and inside a hook.
+    ``is_busy`` while hooks run as they are: between two resets or steps, and inside a hook.
     """
 
     is_busy: bool
@@ -84,13 +76,7 @@ class HookRecorder(Protocol):
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
-    """Return the place of a stage.
-
-    Args:
-        index: Index of the stage.
-        stage: The transform.
-        added: Keys that its specs have and those before it do not.
-    """
+    """Return the place of a stage, whose specs have the keys ``added`` and earlier ones do not."""
     names = (*stage.out_keys, *stage.written_keys, *added)
     # A stage that steps the env passes on everything that the env wrote.
     anything = stage.changes_batch or stage.steps_env
@@ -178,11 +164,8 @@ class TracedChain:
     """The hooks of an env and its chain, which call a recorder while they are attached.
 
     ``record`` is the recorder of the current reset or step, which ``thread`` makes. Between them,
-    in other threads, and inside a stage that steps the env itself, hooks run as they are.
-
-    Args:
-        env: The env, transformed or not. An instance of a subclass that overrides its step or
-            reset is called as a whole.
+    in other threads, and inside a stage that steps the env itself, hooks run as they are. An
+    instance of a subclass that overrides its step or reset is called as a whole.
     """
 
     def __init__(self, env: EnvBase) -> None:

@@ -15,15 +15,7 @@ from tensordict import (
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
-from tdx.core.tracing.traces import (
-    Direction,
-    Hook,
-    Kind,
-    Place,
-    StageTrace,
-    ValueVersion,
-    Versions,
-)
+from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion, Versions
 from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import (
@@ -113,11 +105,7 @@ class BuiltFields(NamedTuple):
 
 
 class CallLog:
-    """The calls of one reset or step, in order.
-
-    Args:
-        hook: ``reset`` or ``step``.
-    """
+    """The calls of one ``reset`` or ``step``, in order."""
 
     __slots__ = ("calls", "given", "hook", "kept", "result")
     result: Structure
@@ -129,12 +117,7 @@ class CallLog:
         self.kept: Place | None = None
 
     def keep(self, tensor: Tensor, copy: Tensor | None) -> None:
-        """Replace a tensor that was overwritten by a copy of its old value.
-
-        Args:
-            tensor: The tensor.
-            copy: Its old value. ``None``: it is lost.
-        """
+        """Replace a tensor that was overwritten by a copy of its old value, if there is one."""
         value = _Lost(tensor) if copy is None else copy
         groups = [self.given]
         for call in self.calls:
@@ -279,16 +262,9 @@ class Recorder:
     """The record of one reset or step while it runs.
 
     It stores what each call wrote, and no more: the stages are built from its :class:`CallLog` when
-    a trace is read.
-
-    Args:
-        clock: Returns nanoseconds.
-        phase: ``reset`` or ``step``.
-        doing: What is running, for messages.
-        values: If True, keep versions; otherwise times only.
-        probe: Called around each hook.
-        on_in_place: Called with a tensor that was written in place, and a copy of its old value.
-        earlier: Copies of the previous reset or step.
+    a trace is read. ``values`` keeps versions, not just times. ``on_in_place`` is called with a
+    tensor that was written in place, and a copy of its old value; ``earlier`` has those of the
+    previous step.
     """
 
     def __init__(
@@ -327,11 +303,7 @@ class Recorder:
         function: Callable[..., TensorDictBase],
         *arguments: Any,
     ) -> Any:
-        """Call a hook and return its result; record its time and what it wrote.
-
-        Raises:
-            TdxError: The hook raised; the error names the place.
-        """
+        """Call a hook and return its result; record its time and what it wrote."""
         clock, probe, kind = self._clock, self._probe, place.kind
         entered = clock()
         if not place.pure and self._protected < len(self._tensors):
@@ -375,13 +347,7 @@ class Recorder:
         return result
 
     def settle(self, place: Place, direction: Direction, result: Any) -> None:
-        """Record what was written outside of any hook.
-
-        Args:
-            place: The place to attribute it to.
-            direction: Direction of the versions.
-            result: The current entries, ``[*B]``.
-        """
+        """Record what was written outside of any hook."""
         if not self._values or not isinstance(result, TensorDictBase):
             return
         entered = self._clock()
@@ -393,12 +359,7 @@ class Recorder:
         self.overhead_ns += self._clock() - entered
 
     def finish(self, place: Place, result: TensorDictBase) -> None:
-        """Record what a reset or step returned.
-
-        Args:
-            place: The place to attribute changes of known entries to.
-            result: Result of ``env.reset()`` or ``env.step()``, ``[*B]``.
-        """
+        """Record what a reset or step returned."""
         self.log.result = note_structure(result)
         if not self._values:
             return
@@ -523,14 +484,7 @@ def keep_value(version: ValueVersion, copy: Tensor | None) -> None:
 
 
 def to_located_error(error: Exception, place: Place, direction: Direction, phase: str) -> TdxError:
-    """Return an error of tdx that names the place that raised it, and the step.
-
-    Args:
-        error: What was raised.
-        place: The place that was called.
-        direction: Direction of the call.
-        phase: What was running: ``step 3``.
-    """
+    """Return an error of tdx that names the place that raised it, and the step."""
     is_stage = place.kind == "stage"
     during = f"the inverse of {phase}" if is_stage and direction == "inverse" else phase
     if isinstance(error, TdxError):

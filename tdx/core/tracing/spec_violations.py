@@ -56,9 +56,7 @@ class SpecSource(Protocol):
 class ChainLeaves:
     """Leaf specs after each stage of a chain, for data of any batch size that the env accepts.
 
-    Args:
-        specs: The specs before the chain and those after each stage.
-        any_size: True if the env is not batch-locked: leading dimensions may be added.
+    ``any_size``: the env is not batch-locked, so that leading dimensions may be added.
     """
 
     def __init__(self, specs: Sequence[StageSpecs], any_size: bool) -> None:
@@ -68,13 +66,7 @@ class ChainLeaves:
         self._changed: dict[tuple[int, torch.Size], TensorSpecs] = {}
 
     def get(self, index: int, side: Side, batch_size: torch.Size) -> TensorSpecs:
-        """Return the leaf specs by key, ``[*B, ...]``.
-
-        Args:
-            index: Index of the stage; -1 for the env before the chain.
-            side: Everything that it takes or returns, or the state or the rewards only.
-            batch_size: Batch size of the data, ``[*B]``.
-        """
+        """Return the leaf specs ``[*B, ...]`` after a stage; -1: of the env before the chain."""
         known = self._leaves.get((index, side, batch_size))
         if known is not None:
             return known
@@ -289,11 +281,7 @@ def find_stage_violations(
 class _HookChecker:
     """Calls the hooks of a :class:`TracedChain` and collects the violations in what they return.
 
-    Args:
-        env: The env with its chain.
-        inner: The env that is called as a whole.
-        check_dtype: If True, compare dtypes.
-        passed: Keys that the caller passes to the reset.
+    ``inner`` is the env that is called as a whole; ``passed`` are the keys that a reset gets.
     """
 
     def __init__(
@@ -330,12 +318,7 @@ class _HookChecker:
         function: Callable[..., TensorDictBase],
         *arguments: TensorDictBase,
     ) -> TensorDictBase:
-        """Call a hook, check what it returns, and return it.
-
-        Raises:
-            EnvError: The env raised something other than an error of tdx.
-            ChainError: A stage raised something other than an error of tdx.
-        """
+        """Call a hook, check what it returns, and return it."""
         self.is_busy = True
         try:
             return self._call(place, direction, function, *arguments)
@@ -449,11 +432,7 @@ def _leaf_keys(spec: Composite) -> set[NestedKey]:
 
 @contextmanager
 def _stage_errors(place: Place, phase: str) -> Iterator[None]:
-    """Add the location of a stage to whatever it raises.
-
-    Raises:
-        ChainError: Something other than an error of tdx was raised.
-    """
+    """Add the location of a stage to whatever it raises."""
     try:
         yield
     except TdxError as error:

@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from tdx.core.tracing.stops import (
-    AllOf,
-    AnyOf,
-    Done,
-    KeyIs,
-    NotFinite,
-    OutOfSpec,
-    Stop,
-    Truncated,
-)
+from tdx.core.tracing.stops import AllOf, AnyOf, Done, KeyIs, NotFinite, OutOfSpec, Stop, Truncated
 from tdx.foundation.errors import ArgumentError, did_you_mean
 
 _WORDS: dict[str, Callable[[], Stop]] = {

@@ -20,14 +20,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
 from tdx.core.envs.rollout import Policy
 from tdx.core.tracing.places import GIVEN, KEPT, TracedChain, policy_place
-from tdx.core.tracing.recorder import (
-    Clock,
-    Copies,
-    Probe,
-    Recorder,
-    keep_value,
-    to_located_error,
-)
+from tdx.core.tracing.recorder import Clock, Copies, Probe, Recorder, keep_value, to_located_error
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory

@@ -63,12 +63,7 @@ _WRITE_ONE = "write it as a function of a TensorDict"
 
 @dataclass(frozen=True, slots=True)
 class ForeignLibrary:
-    """A library whose objects a chain refuses.
-
-    Args:
-        title: Name in messages.
-        hint: What to use instead.
-    """
+    """A library whose objects a chain refuses, and what to use instead."""
 
     title: str
     hint: str
@@ -93,11 +88,8 @@ _LIBRARIES = {
 def foreign_library(candidate: object) -> ForeignLibrary | None:
     """Return the library of an object, if a chain refuses objects of that library.
 
-    An object belongs to a library if its class or a base class is defined there. Bound methods
-    and partials belong to the library of their object. Nothing is imported.
-
-    Args:
-        candidate: Any object or class.
+    An object belongs to a library if its class or a base class is defined there. Bound methods and
+    partials belong to the library of their object. Nothing is imported.
 
     Example:
         >>> foreign_library(len) is None

@@ -437,9 +437,6 @@ def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
     """Return the base env of a stage and the stages between them, or ``None`` without an env.
 
     Unlike :attr:`Transform.parent` these are not copies: stepping them steps the real env.
-
-    Args:
-        stage: Stage of a chain.
     """
     between: list[Transform] = []
     owner = stage.owner
@@ -453,11 +450,7 @@ def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
 
 
 def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
-    """Return a transform unchanged, and a plain function as a transform.
-
-    Raises:
-        ArgumentError: The candidate is neither, a class, or an object of another library.
-    """
+    """Return a transform unchanged, and a plain function as a transform."""
     if isinstance(candidate, Transform):
         return candidate
     library = foreign_library(candidate)

@@ -19,15 +19,10 @@ FLAGS = ("done", "terminated", "truncated")
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """Done flags of a stored rollout that are siblings and are reset together.
+    """Done flags of a stored rollout that are siblings and are reset together."""
 
-    Args:
-        parents: Keys of the group that contains them; empty at the root.
-        flags: Names of the flags under ``next``; empty if only ``is_init`` is stored.
-    """
-
-    parents: tuple[str, ...]
-    flags: tuple[str, ...]
+    parents: tuple[str, ...]  # keys of the group that contains them; empty at the root
+    flags: tuple[str, ...]  # names under "next"; empty if only is_init is stored
 
     def sibling(self, name: str) -> NestedKey:
         """Return the key with that name in this group, at the root."""
@@ -43,11 +38,7 @@ class StoredGroup:
         return ends
 
     def starts(self, tensordict: TensorDictBase) -> Tensor:
-        """Return which steps start an episode, bool ``[*B, T, *G, 1]``.
-
-        Args:
-            tensordict: Stored rollout ``[*B, T]``; its first step always starts one.
-        """
+        """Return which steps start an episode, ``[*B, T, *G, 1]``; the first one always does."""
         time = tensordict.ndim - 1
         ends, is_init = self.ends(tensordict), read(tensordict, self.sibling("is_init"))
         like = ends if ends is not None else is_init
@@ -64,9 +55,7 @@ class StoredGroup:
 def steps_since_start(starts: Tensor, time_dim: int) -> Tensor:
     """Return the number of steps since the start of the episode, int64 like ``starts``.
 
-    Args:
-        starts: Mask of the first step of each episode; its first step must be set.
-        time_dim: Dim of time.
+    The first step must start an episode.
 
     Example:
         >>> steps_since_start(torch.tensor([True, False, True, False, False]), 0)
@@ -78,15 +67,7 @@ def steps_since_start(starts: Tensor, time_dim: int) -> Tensor:
 
 
 def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
-    """Return the groups of done flags in a stored rollout.
-
-    Args:
-        tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
-
-    Raises:
-        StoredDataError: It has no time dim, or its last dim has another name.
-        KeyNotFoundError: It has neither a done flag nor ``is_init``.
-    """
+    """Return the groups of done flags in a stored rollout ``[*B, T]``, in time order."""
     _require_time_dim(tensordict)
     flags_of: dict[tuple[str, ...], tuple[str, ...]] = {}
     following = tensordict.get("next", None)
@@ -101,16 +82,7 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
 
 
 def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
-    """Return the group of done flags that governs an entry: the nearest enclosing one.
-
-    Args:
-        tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
-        key: Key of the entry, at the root.
-
-    Raises:
-        StoredDataError: The rollout has no time dim, or its last dim has another name.
-        KeyNotFoundError: It has neither a done flag that governs the entry nor ``is_init``.
-    """
+    """Return the group of done flags that governs a root entry: the nearest enclosing one."""
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
     parents = split_key(key)[:-1]
     for depth in range(len(parents), -1, -1):
@@ -120,18 +92,9 @@ def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
 
 
 def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
-    """Return which steps of a stored rollout start an episode.
+    """Return which steps of a stored rollout start an episode, ``[*B, T]``; the first always does.
 
-    Args:
-        tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
-        done_key: Flag that the episode ends with this step.
-
-    Returns:
-        Bool, ``[*B, T]``. The first step always starts an episode.
-
-    Raises:
-        StoredDataError: It has no time dim, or its last dim has another name.
-        KeyNotFoundError: It has neither the flag nor ``is_init``.
+    ``done_key``: flag that the episode ends with this step.
     """
     _require_time_dim(tensordict)
     done, is_init = read(tensordict, done_key), read(tensordict, "is_init")
@@ -148,11 +111,7 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
 
 
 def require_time_order(tensordict: TensorDictBase) -> None:
-    """Check that the last dim is not declared to be something other than time.
-
-    Raises:
-        StoredDataError: It has another name.
-    """
+    """Check that the last dim is not declared to be something other than time."""
     name = tensordict.names[-1] if tensordict.ndim else None
     if name not in (None, "time"):
         raise StoredDataError(
@@ -190,7 +149,7 @@ def stored_window(
     forward: bool = False,
     pad: Callable[[Tensor], Tensor] | None = None,
 ) -> Window:
-    """Return the window of each step of a stored rollout, oldest entries first.
+    """Return the window of each step of a stored rollout ``[*B, T]``, oldest entries first.
 
     Args:
         first: Entry of the step itself, ``[*B, T, ...]``.
@@ -216,13 +175,7 @@ def stored_window(
 
 
 def padded_entries(known: Tensor, size: int, forward: bool) -> Tensor:
-    """Return which entries of the windows are outside the episode, bool ``[*B, T, size]``.
-
-    Args:
-        known: See :func:`stored_window`.
-        size: See :func:`stored_window`.
-        forward: See :func:`stored_window`.
-    """
+    """Return which entries of the windows are outside the episode, bool ``[*B, T, size]``."""
     distances = torch.arange(size, device=known.device)
     padded = distances > known.unsqueeze(-1)
     return padded if forward else padded.flip(-1)
@@ -231,15 +184,7 @@ def padded_entries(known: Tensor, size: int, forward: bool) -> Tensor:
 def known_steps(tensordict: TensorDictBase, done_key: NestedKey, forward: bool) -> Tensor:
     """Return the steps of the episode before or after each stored step, int64 ``[*B, T]``.
 
-    Args:
-        tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
-        done_key: Flag that the episode ends with this step. If it is missing, data is a single
-            episode for windows of following entries.
-        forward: If True, count the steps after each step.
-
-    Raises:
-        ArgumentError: The data has no time dim.
-        KeyNotFoundError: It has neither the flag nor ``is_init``.
+    Without the flag ``done_key``, data is a single episode for windows of following entries.
     """
     time = tensordict.ndim - 1
     if not forward:

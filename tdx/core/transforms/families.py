@@ -172,11 +172,7 @@ class KeyFilter(Transform):
 
 
 def action_leaf(input_spec: Composite, key: NestedKey) -> TensorSpec:
-    """Return the spec of one of the env's actions.
-
-    Raises:
-        KeyNotFoundError: The env has no such action.
-    """
+    """Return the spec of one of the env's actions."""
     actions = input_spec["full_action_spec"]
     spec: TensorSpec | None = actions.get(key, None)
     if spec is None:
@@ -320,15 +316,7 @@ def _moves_columns(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> bool:
 
 
 def require_done_flags(before: Composite, after: Composite) -> None:
-    """Check that every group of done flags keeps at least one flag.
-
-    Args:
-        before: Done spec upstream of a transform.
-        after: Done spec downstream of it.
-
-    Raises:
-        ChainError: A group has no flag left.
-    """
+    """Check that every group of done flags keeps at least one flag."""
     left = {group.reset_key for group in done_groups(after)}
     for group in done_groups(before):
         if group.reset_key not in left:

@@ -21,14 +21,6 @@ class LinearImage:
     The result has shape ``[C', H', W']`` and dtype float32. A matrix that is ``None`` is the
     identity.
 
-    Args:
-        shape: Shape of one image without batch dims.
-        dtype: Dtype of the image.
-        channels_last: True for an image ``[H, W, C]``, false for ``[C, H, W]``.
-        mix: Matrix ``[C', C]`` over channels, including any scaling.
-        rows: Matrix ``[H', H]`` over rows.
-        cols: Matrix ``[W', W]`` over columns.
-
     Example:
         >>> halve = LinearImage((2, 4, 4), torch.float32, mix=0.5 * np.eye(2))
         >>> middle = LinearImage((2, 4, 4), torch.float32, rows=np.eye(4)[1:3])
@@ -37,12 +29,12 @@ class LinearImage:
         ((2, 2, 4), np.float64(0.5))
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # of one image, without batch dims
     dtype: torch.dtype
-    channels_last: bool = False
-    mix: Matrix | None = None
-    rows: Matrix | None = None
-    cols: Matrix | None = None
+    channels_last: bool = False  # True: [H, W, C], False: [C, H, W]
+    mix: Matrix | None = None  # [C', C] over channels, including any scaling
+    rows: Matrix | None = None  # [H', H]
+    cols: Matrix | None = None  # [W', W]
 
     out_dtype: ClassVar[torch.dtype] = torch.float32
 
@@ -63,14 +55,7 @@ class LinearImage:
         )
 
     def then(self, other: LinearImage) -> LinearImage | None:
-        """Compose this map with another.
-
-        Args:
-            other: Map to apply to the results of this one.
-
-        Returns:
-            Composition, or ``None`` if the other map takes other images.
-        """
+        """Compose this map with one of its results; ``None`` if that one takes other images."""
         if other.channels_last or other.shape != self.out_shape or other.dtype != self.out_dtype:
             return None
         return replace(
@@ -98,15 +83,7 @@ LIKELY_CHANNELS = (1, 3, 4)
 
 
 def check_channels_first(shape: torch.Size, name: str) -> None:
-    """Check that a shape can be that of images ``[*B, C, H, W]``.
-
-    Args:
-        shape: Shape of the images.
-        name: Class name of the transform, for the message.
-
-    Raises:
-        ArgumentError: It has fewer than 3 dims, or its channels are clearly last.
-    """
+    """Check that a shape can be that of images ``[*B, C, H, W]``."""
     if len(shape) < 3:
         raise ArgumentError(
             f"{name} takes images [*B, C, H, W], got shape {tuple(shape)}",
@@ -125,13 +102,5 @@ def channels_last(shape: torch.Size, name: str) -> ArgumentError:
 
 
 def image_size(value: object, name: str) -> int:
-    """Return a height or a width.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-
-    Raises:
-        ArgumentError: The value is not an integer of at least 1.
-    """
+    """Return a height or a width: an integer of at least 1."""
     return check_integer(value, name, 1, "for example 84")

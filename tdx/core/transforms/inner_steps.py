@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def require_upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]]:
-    """Return the base env of a stage and the stages between them.
-
-    Raises:
-        ChainError: The stage is not in an env.
-    """
+    """Return the base env of a stage and the stages between them."""
     inside = upstream(stage)
     if inside is None:
         raise ChainError(
@@ -60,13 +56,7 @@ def rows_where(
 ) -> Tensor:
     """Return the rows of a TensorDict ``[*B]`` in which a condition holds, bool ``[*B]``.
 
-    Args:
-        condition: Returns a bool, or a tensor of shape ``[*B]`` or ``[*B, 1]``.
-        tensordict: Argument of the condition.
-        name: Name of the condition, for messages.
-
-    Raises:
-        ArgumentError: The result has another shape.
+    The condition returns a bool, or a tensor ``[*B]`` or ``[*B, 1]``.
     """
     batch = tensordict.batch_size
     rows = torch.as_tensor(condition(tensordict), device=tensordict.device).bool()
@@ -81,16 +71,7 @@ def rows_where(
 
 
 def select_rows(env: EnvBase, before: TensorDictBase, rows: Tensor) -> TensorDictBase:
-    """Return the input ``[*B]`` of a step of some rows of an env.
-
-    Args:
-        env: The env.
-        before: Input of a step of all rows.
-        rows: The rows to step, bool ``[*B]``.
-
-    Raises:
-        ChainError: The env cannot step some rows without the others.
-    """
+    """Return the input ``[*B]`` of a step of some rows of an env."""
     if not env.batch_locked:
         return before.exclude("_step")
     if not env.steps_some_rows:
@@ -110,15 +91,7 @@ def step_rows(
 ) -> TensorDictBase:
     """Step some rows of the env and of the stages upstream of a stage; return their output.
 
-    Args:
-        env: The base env of the stage.
-        stages: The stages between them.
-        before: Input of the step ``[*B]`` as the stage passes it on.
-        rows: The rows to step, bool ``[*B]``.
-        kept: Output ``[*B]`` of the rows that are not stepped.
-
-    Raises:
-        ChainError: The env cannot step some rows without the others.
+    ``kept`` is the output ``[*B]`` of the rows that are not stepped.
     """
     for stage in reversed(stages):
         if stage.invertible:

@@ -145,12 +145,9 @@ class Chunk:
     def map(
         self, in_key: NestedKey, out_key: NestedKey, function: Callable[[Tensor], Tensor]
     ) -> None:
-        """Write a function of one entry under another key, for steps and resets.
+        """Write a function of one entry (any leading dims) under another key: steps and resets.
 
-        Args:
-            in_key: Entry to read. The steps have it; the resets may not.
-            out_key: Entry to write.
-            function: Function of a tensor with any leading dims.
+        The steps have the entry; the resets may not.
         """
         self.steps[out_key] = function(self.steps[in_key])
         value = self.resets.get(in_key)
@@ -160,10 +157,8 @@ class Chunk:
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
         """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
 
-        Args:
-            key: Entry; the mask of its nearest enclosing group applies. Without a mask, each
-                reset applies to all rows.
-            like: Entry of the resets, ``[R, *B, ...]``.
+        The mask of the nearest enclosing group of ``key`` applies. Without a mask, each reset
+        applies to all rows.
         """
         lead = 1 + len(self.batch_size)
         mask = nearest_mask(key, self.masks)
@@ -266,11 +261,6 @@ def implements_together(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
 
     A faster form of a hook is valid as long as it and the hook come from the same class, or the
     form from a subclass.
-
-    Args:
-        kind: Class of the transform.
-        form: Name of the method that implements the faster form.
-        hooks: Names of the methods that it stands for.
     """
     return all(issubclass(owner(kind, form), owner(kind, hook)) for hook in hooks)
 
@@ -282,18 +272,12 @@ def owner(kind: type, name: str) -> type:
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """Declares that a stage ends each episode after a number of steps.
-
-    Args:
-        most: Number of steps.
-        count_key: Entry that counts the steps.
-        done_key: Flag that the stage sets.
-        remembered: Returns the last count, for inputs of a step that do not contain it.
-    """
+    """Declares that a stage ends each episode after a number of steps."""
 
     most: int
     count_key: NestedKey
     done_key: NestedKey
+    # Returns the last count, for inputs of a step that do not contain it.
     remembered: Callable[[], Tensor | None]
 
     def counted(self, root: Mapping[NestedKey, Tensor]) -> Tensor | None:
@@ -311,17 +295,7 @@ def map_entries(
     kernel: Kernel,
     missing: MissingKey | None = None,
 ) -> None:
-    """Map entries in place.
-
-    Args:
-        entries: The entries, with any leading dims.
-        pairs: Key to read and key to write, for each entry.
-        kernel: Function of one entry.
-        missing: Makes the error for a missing entry. ``None``: skip missing entries.
-
-    Raises:
-        KeyNotFoundError: An entry is missing.
-    """
+    """Map entries in place; skip missing ones, or raise the error of ``missing``."""
     for source, target in pairs:
         value = entries.get(source)
         if value is None:
@@ -347,23 +321,9 @@ def call_with_tensors(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Call a function of a TensorDict with bare tensors.
+    """Call a function of a TensorDict with bare tensors ``[*B, ...]``; return each out-key.
 
-    Args:
-        function: Function to call.
-        in_keys: Keys of the tensors in ``args``, in order. A name in ``kwargs`` is one of these,
-            with the parts of a nested key joined by ``_``.
-        out_keys: Keys of the values to return.
-        args: Tensors ``[*B, ...]`` by position.
-        kwargs: Tensors ``[*B, ...]`` by name.
-
-    Returns:
-        Value of each out-key; without a tuple if there is a single out-key.
-
-    Raises:
-        ArgumentError: There are more tensors than in-keys, or a name is unknown.
-        StoredDataError: There are no in-keys.
-        KeyNotFoundError: An in-key has no tensor, or an out-key is not written.
+    A name in ``kwargs`` is one of ``in_keys``, with the parts of a nested key joined by ``_``.
     """
     names = {"_".join(split_key(key)): key for key in in_keys}
     given = dict(zip(names.values(), args, strict=False))

@@ -41,11 +41,7 @@ class ScalarTransform(Transform):
     """Hint of the error for a value that is not a number."""
 
     def _set_scalars(self, **values: float | None) -> None:
-        """Set the value of each scalar; ``None`` if it has none.
-
-        Raises:
-            ArgumentError: A value is not a number, or NaN.
-        """
+        """Set the value of each scalar; ``None`` if it has none."""
         self._scalars = {
             name: check_number(values[name], name, self.scalar_hint) for name in self.scalar_names
         }
@@ -118,12 +114,7 @@ class AffineTransform(Transform):
         standard_normal: bool,
         eps: float = SMALLEST_SCALE,
     ) -> None:
-        """Set the map. In the standard form, ``eps`` is the smallest absolute scale.
-
-        Raises:
-            ArgumentError: A value is not finite, the shapes do not broadcast, or the scale is
-                zero (in the standard form, only if ``eps`` is zero).
-        """
+        """Set the map. In the standard form, ``eps`` is the smallest absolute scale."""
         divisor = None if scale is None else check_finite(scale, "scale")
         if divisor is not None and standard_normal:
             divisor = torch.where(divisor.abs() < eps, torch.full_like(divisor, eps), divisor)
@@ -247,15 +238,7 @@ class AffineTransform(Transform):
 
 
 def require_floating(spec: TensorSpec, name: str) -> None:
-    """Check that an input of the env is floating.
-
-    Args:
-        spec: Spec of the env's input.
-        name: Class name of the transform, for the message.
-
-    Raises:
-        ChainError: Its dtype is not floating.
-    """
+    """Check that an input of the env is floating."""
     if spec.dtype is not None and not spec.dtype.is_floating_point:
         raise ChainError(
             f"{name} returns floats, but the env takes {type(spec).__name__} of {spec.dtype}",

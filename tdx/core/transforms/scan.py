@@ -116,11 +116,8 @@ class RunningTransform(Transform):
     ) -> None:
         """Advance each state by one step, on the entries of TensorDicts or on plain dicts.
 
-        Args:
-            pairs: In-key (or ``None``) and key of each state.
-            root: Input of the step; the state is in it unless a later stage removed it.
-            fields: Output of the step, which is read and written.
-            output: The TensorDict behind ``fields``, ``[*B]``. ``None``: ``fields`` is a dict.
+        The state is in the input ``root`` unless a later stage removed it. ``output`` is the
+        TensorDict behind ``fields``, ``[*B]``, if it is not a dict.
         """
         last = self._last
         for in_key, key in pairs:
@@ -183,12 +180,7 @@ class RunningTransform(Transform):
     ) -> tuple[Tensor, Tensor]:
         """Return the states before and after each step of stored data, ``[*B, T, ...]``.
 
-        Args:
-            key: Key of the state.
-            values: In-keys of the steps, ``[*B, T, ...]``.
-            starts: Mask of the first step of each episode, ``[*B, T, *G, 1]``.
-            initial: State at the start of an episode, ``[*B, ...]``.
-            time_dim: Dim of time.
+        ``starts`` is the mask of the first step of each episode, ``[*B, T, *G, 1]``.
         """
         before, after, state = [], [], initial
         for start, value in zip(starts.unbind(time_dim), values.unbind(time_dim), strict=True):
@@ -208,13 +200,9 @@ class RunningTransform(Transform):
 
 
 def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """Move a tensor of the running episode to the device that a module is moved to.
+    """Move a tensor of the running episode to where ``fn`` of ``nn.Module._apply`` moves it.
 
     It keeps its dtype, which is that of the data, even if the module is cast.
-
-    Args:
-        tensor: Tensor that the transform holds.
-        fn: Argument of ``nn.Module._apply``.
     """
     return tensor.to(fn(tensor).device)
 
@@ -222,10 +210,7 @@ def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
 def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) -> Tensor | None:
     """Return the rows of a reset as a mask that broadcasts to ``like``; ``None``: all rows.
 
-    Args:
-        tensordict: Input of the reset, ``[*B]``; without a mask in it, all rows are reset.
-        key: Entry; the mask of its nearest enclosing group applies.
-        like: Tensor ``[*B, ...]``.
+    The mask of the nearest enclosing group of ``key`` applies.
     """
     if tensordict is None or tensordict.is_empty():
         return None
@@ -242,13 +227,8 @@ def init_reset_states(
 ) -> Tensor | None:
     """Write the initial state as the state after each reset of a chunk.
 
-    Args:
-        chunk: Chunk to write to.
-        keys: Key of the state, and the key whose reset mask applies.
-        initial: State after a reset, ``[*B, ...]``.
-
-    Returns:
-        Mask of the rows of each reset, ``[R, *B, ...]``; ``None`` without resets.
+    ``keys`` are that of the state, and that whose reset mask applies. Returns the mask of the rows
+    of each reset, ``[R, *B, ...]``, if there are resets.
     """
     key, mask_key = keys
     if not chunk.times:
@@ -268,16 +248,9 @@ def scan_chunk(
 ) -> Tensor:
     """Run a recurrence over a chunk, step by step, and write the state after each step.
 
-    Args:
-        chunk: Chunk to write to.
-        state: State before the first step, ``[*B, ...]``.
-        keys: Key of the state, and the key whose reset mask applies.
-        initial: State after a reset, ``[*B, ...]``.
-        advance: Maps the state before a step and the value of the step to the state after it.
-        values: Values of the steps, ``[T, *B, ...]``, if there are any.
-
-    Returns:
-        State after the last step, ``[*B, ...]``.
+    ``keys`` are that of the state, and that whose reset mask applies. ``advance`` maps the state
+    before a step and its value, of ``values`` ``[T, *B, ...]``, to the state after it. Returns the
+    last state.
     """
     after = []
     rows = init_reset_states(chunk, keys, initial)

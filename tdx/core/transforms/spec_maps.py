@@ -40,15 +40,7 @@ KeyPairs = tuple[tuple[NestedKey, NestedKey], ...]
 
 
 def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) -> list[NestedKey]:
-    """Return keys in their normal form.
-
-    Args:
-        keys: Sequence of keys, or a single string. ``None``: no keys.
-        argument: Name of the argument, for messages.
-
-    Raises:
-        ArgumentError: An element is not a key.
-    """
+    """Return keys, one or several, in their normal form."""
     if keys is None:
         return []
     if isinstance(keys, str):
@@ -62,16 +54,7 @@ def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) 
 
 
 def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -> KeyPairs:
-    """Pair in-keys with out-keys.
-
-    Args:
-        in_keys: Keys to read. If empty, there are no pairs.
-        out_keys: Keys to write.
-        names: Names of both arguments, for messages.
-
-    Raises:
-        ArgumentError: The numbers of keys differ.
-    """
+    """Pair in-keys with out-keys."""
     if in_keys and len(in_keys) != len(out_keys):
         raise ArgumentError(
             f"{names}: {len(in_keys)} in-keys and {len(out_keys)} out-keys",
@@ -97,16 +80,7 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
 
 
 def require_keys(spec: Composite, keys: Sequence[NestedKey], place: str) -> None:
-    """Check that every key is in a part of an env's input or output spec.
-
-    Args:
-        spec: Input spec or output spec.
-        keys: Required keys.
-        place: What the spec describes, for the message.
-
-    Raises:
-        KeyNotFoundError: A key is in no part.
-    """
+    """Check that every key is in a part of an env's input or output spec."""
     for key in keys:
         if all(part.get(key, None) is None for part in spec.values()):
             raise missing_key_error(key, output_keys(spec), place)
@@ -125,16 +99,7 @@ def output_keys(output_spec: Composite) -> list[NestedKey]:
 def require_some_keys(
     name: str, in_keys: Sequence[NestedKey] | None, in_keys_inv: Sequence[NestedKey] | None
 ) -> Sequence[NestedKey]:
-    """Return the in-keys of a transform that has no default in-keys.
-
-    Args:
-        name: Class name of the transform, for the message.
-        in_keys: Keys of the env's output. ``None``: none, if there are inverse ones.
-        in_keys_inv: Keys of the env's input.
-
-    Raises:
-        ArgumentError: Both are ``None``.
-    """
+    """Return the in-keys of a transform without default ones: none, if there are inverse ones."""
     if in_keys is None and in_keys_inv is None:
         raise ArgumentError(
             f"{name} needs in_keys or in_keys_inv", hint='for example in_keys=["observation"]'
@@ -231,9 +196,6 @@ def map_leaves(
         function: Function of the spec of a source.
         name: Class name of a transform that maps tensors and no groups. ``None``: maps both.
         rename: Remove a source whose target is another key.
-
-    Raises:
-        ChainError: A source is a group, and only tensors can be mapped.
     """
     if not isinstance(spec, Composite):
         return function(spec)
@@ -254,13 +216,10 @@ def map_leaves(
 def map_parts(
     spec: Composite, hooks: Mapping[str, Callable[[Composite], Composite]], *, trusted: bool
 ) -> Composite:
-    """Return a copy whose parts are mapped, such as ``full_reward_spec``.
+    """Return a copy whose parts, such as ``full_reward_spec``, are mapped by the hook for each.
 
-    Args:
-        spec: Input spec or output spec.
-        hooks: Function of each part, by name. Each gets a part that it may write to: custom
-            hooks often do so, and return their argument.
-        trusted: True if the hooks never change a leaf in place, so leaves need not be copied.
+    Each hook gets a part that it may write to: custom hooks often do so, and return their argument.
+    ``trusted`` hooks never change a leaf in place, so leaves need not be copied.
     """
     result = _copy_with_shared_leaves(spec) if trusted else unlocked_copy(spec)
     for part, hook in hooks.items():
@@ -271,16 +230,7 @@ def map_parts(
 
 
 def require_leaf(spec: TensorSpec, key: NestedKey, name: str) -> None:
-    """Check that an entry is a tensor and not a group.
-
-    Args:
-        spec: Spec of the entry.
-        key: Key of the entry.
-        name: Class name of the transform, for the message.
-
-    Raises:
-        ChainError: The entry is a group.
-    """
+    """Check that an entry is a tensor and not a group."""
     if isinstance(spec, Composite):
         inner = normalize_key((key, next(iter(spec.keys(True, True)), "...")))
         raise ChainError(
@@ -291,11 +241,7 @@ def require_leaf(spec: TensorSpec, key: NestedKey, name: str) -> None:
 
 
 def require_uniform(output_spec: Composite, keys: Iterable[NestedKey]) -> None:
-    """Check that entries have the same shape in every env of a batch.
-
-    Raises:
-        ChainError: The shape of an entry differs between envs.
-    """
+    """Check that entries have the same shape in every env of a batch."""
     stacked = [part for part in output_spec.values() if isinstance(part, StackedComposite)]
     for part in stacked:
         for key in keys:
@@ -309,11 +255,7 @@ def require_uniform(output_spec: Composite, keys: Iterable[NestedKey]) -> None:
 
 
 def require_free_key(spec: Composite, key: NestedKey) -> None:
-    """Check that a composite has no entry under a key that a transform adds.
-
-    Raises:
-        ChainError: The key exists.
-    """
+    """Check that a composite has no entry under a key that a transform adds."""
     require_composite(spec)
     if spec.get(key, None) is not None:
         raise ChainError(
@@ -324,11 +266,7 @@ def require_free_key(spec: Composite, key: NestedKey) -> None:
 
 
 def clamped(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
-    """Return the spec of values clamped to a range; ``None``: unbounded on that side.
-
-    Raises:
-        ChainError: No value of the dtype is in the range.
-    """
+    """Return the spec of values clamped to a range; ``None``: unbounded on that side."""
     try:
         return clamp_spec(spec, low, high)
     except SpecError as error:
@@ -383,12 +321,7 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def sum_spec(spec: TensorSpec, most: int) -> TensorSpec:
-    """Return the spec of a sum of 1 to ``most`` values of a spec.
-
-    Args:
-        spec: Spec of one value.
-        most: Largest number of values, at least 1.
-    """
+    """Return the spec of a sum of 1 to ``most`` values of a spec."""
     dtype = sum_dtype(spec.dtype or torch.get_default_dtype())
     bounds = _discrete_range(spec)
     if bounds is None:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_positive
+from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ChainError, Where
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import read, write
@@ -46,14 +47,9 @@ def empty_moments(shape: torch.Size, device: torch.device | None) -> Tensor:
 
 
 def add_values(moments: Tensor, value: Tensor, decay: float, rows: Tensor | None = None) -> None:
-    """Add a batch of values, after multiplying earlier moments by ``decay``.
+    """Add values ``[*B, ...]`` to moments ``[3, ...]`` in place, multiplied by ``decay`` before.
 
-    Args:
-        moments: Moments ``[3, ...]``; updated in place.
-        value: Values ``[*B, ...]``.
-        decay: Weight of earlier values; 1 weighs all values the same.
-        rows: Mask of the values to count; broadcasts to ``value``. ``None``: all. If no value
-            counts, nothing changes.
+    ``rows`` is a mask of the values to count. If no value counts, nothing changes.
     """
     dims = moments.ndim - 1
     batch_dims = value.ndim - dims
@@ -99,47 +95,49 @@ def loc_and_scale(moments: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tens
     return mean.to(dtype), variance.clamp_min(eps).sqrt().to(dtype)
 
 
+class Observed(NamedTuple):
+    """Values of an entry in a chunk, for its moments ``[3, ...]``."""
+
+    moments: Tensor
+    steps: Tensor  # [T, *B, ...]
+    resets: Tensor | None  # [R, *B, ...]
+    rows: Tensor | None  # mask of the rows of each reset; broadcasts to resets
+
+
 def moments_over_time(
-    moments: Tensor,
-    steps: Tensor,
-    resets: Tensor | None,
-    rows: Tensor | None,
-    times: tuple[int, ...],
-    decay: float,
-) -> tuple[Tensor, Tensor | None]:
-    """Run :func:`add_values` over the steps of a chunk and the resets between them.
+    entries: Sequence[Observed], times: tuple[int, ...], decay: float
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Run :func:`add_values` over the steps of a chunk and the resets between them, at ``times``.
 
-    Args:
-        moments: Moments before the first step, ``[3, ...]``; updated in place to those after the
-            last step.
-        steps: Values of the steps, ``[T, *B, ...]``.
-        resets: Values of the resets, ``[R, *B, ...]``, if they have any.
-        rows: Mask of the rows of each reset; broadcasts to ``resets``.
-        times: Step that follows each reset.
-        decay: Weight of earlier values; 1 weighs all values the same.
-
-    Returns:
-        Moments after each step ``[T, 3, ...]``, and after each reset ``[R, 3, ...]``.
+    The moments are updated in place to those after the last step. Returns, for each entry, the
+    moments after each step ``[T, 3, ...]``, and after each reset ``[R, 3, ...]`` if it has resets.
     """
-    dims = moments.ndim - 1
-    new = _moments_of_steps(steps.detach().to(moments.dtype), dims)
-    if resets is None or rows is None or not times:
-        after = _decayed_sums(moments, new, decay, None)
-        moments.copy_(after[-1])
-        return after, None
-    reset_moments = _moments_of_rows(resets.detach().to(moments.dtype), rows, dims)
-    order = [index + place for place, index in enumerate(times)]
-    is_reset = torch.zeros(len(new) + len(order), dtype=torch.bool, device=new.device)
-    is_reset[order] = True
-    both = new.new_empty((len(is_reset), *new.shape[1:]))
-    both[is_reset], both[~is_reset] = reset_moments, new
-    after = _decayed_sums(moments, both, decay, is_reset)
-    moments.copy_(after[-1])
-    return after[~is_reset], after[is_reset]
+    new = [_moments_of_steps(entry) for entry in entries]
+    resets = [place + time for place, time in enumerate(times)]
+    is_reset = torch.zeros(len(new[0]) + len(resets), dtype=torch.bool, device=new[0].device)
+    if resets:
+        is_reset[resets] = True
+        for index, entry in enumerate(entries):
+            # Of an entry without resets nothing is counted there, and nothing decays.
+            events = new[index].new_zeros((len(is_reset), *new[index].shape[1:]))
+            events[~is_reset] = new[index]
+            if entry.resets is not None and entry.rows is not None:
+                events[is_reset] = _moments_of_rows(entry.resets, entry.rows, entry.moments)
+            new[index] = events
+    result: list[tuple[Tensor, Tensor | None]] = []
+    after = _decayed_sums([entry.moments for entry in entries], new, decay, resets)
+    for entry, sums in zip(entries, after, strict=True):
+        entry.moments.copy_(sums[-1])
+        if resets:
+            result.append((sums[~is_reset], None if entry.resets is None else sums[is_reset]))
+        else:
+            result.append((sums, None))
+    return result
 
 
-def _moments_of_steps(values: Tensor, dims: int) -> Tensor:
-    """Return the moments of each step of ``[T, *B, ...]`` alone, ``[T, 3, ...]``."""
+def _moments_of_steps(entry: Observed) -> Tensor:
+    """Return the moments of each step alone, ``[T, 3, ...]``."""
+    values, dims = entry.steps.detach().to(entry.moments.dtype), entry.moments.ndim - 1
     batch = values.shape[1 : values.ndim - dims]
     if batch:
         values = values.reshape(len(values), batch.numel(), *values.shape[values.ndim - dims :])
@@ -149,49 +147,51 @@ def _moments_of_steps(values: Tensor, dims: int) -> Tensor:
     return torch.stack((total, squares, torch.full_like(total, batch.numel())), 1)
 
 
-def _moments_of_rows(values: Tensor, rows: Tensor, dims: int) -> Tensor:
+def _moments_of_rows(values: Tensor, rows: Tensor, moments: Tensor) -> Tensor:
     """Return the moments of some rows of each reset ``[R, *B, ...]`` alone, ``[R, 3, ...]``."""
-    counted = rows.expand(values.shape)
+    values, counted = values.detach().to(moments.dtype), rows.expand(values.shape)
     values = torch.where(counted, values, 0.0)
     parts = (values, values * values, counted.to(values.dtype))
-    flat = [part.reshape(len(values), -1, *values.shape[values.ndim - dims :]) for part in parts]
+    flat = [part.reshape(len(values), -1, *moments.shape[1:]) for part in parts]
     return torch.stack([part.sum(1) for part in flat], 1)
 
 
 def _decayed_sums(
-    moments: Tensor, new: Tensor, decay: float, may_be_empty: Tensor | None
-) -> Tensor:
-    """Return the state after each ``state = state * decay + new``, ``[E, 3, ...]``."""
-    if new.device.type != "cpu":
-        sums = []
-        weights = _weights(new[:, 2:] > 0, moments, decay)
-        for weight, added in zip(weights.unbind(0), new.unbind(0), strict=True):
-            moments = moments * weight + added
-            sums.append(moments)
-        return torch.stack(sums)
-    column, state = new.numpy(), moments.numpy()
-    after = np.empty_like(column)
+    moments: Sequence[Tensor], new: Sequence[Tensor], decay: float, resets: Sequence[int]
+) -> list[Tensor]:
+    """Return the states after each ``state = state * decay + new``, ``[E, 3, ...]``.
+
+    On the CPU all entries are the columns of one array: a step costs two calls of NumPy.
+    """
+    if new[0].device.type != "cpu":
+        result = []
+        for held, column in zip(moments, new, strict=True):
+            sums, weights = [held], _weights(column[:, 2:] > 0, held, decay)
+            for weight, added in zip(weights.unbind(0), column.unbind(0), strict=True):
+                sums.append(sums[-1] * weight + added)
+            result.append(torch.stack(sums[1:]))
+        return result
+    after = torch.cat([column.flatten(1) for column in new], 1).numpy()
+    state: Array = torch.cat([held.reshape(-1) for held in moments]).numpy()
     if decay == 1:
-        after[:] = column
         after[0] += state
         np.add.accumulate(after, axis=0, out=after)
-        return torch.from_numpy(after)
-    multiply, add = np.multiply, np.add
-    # Resets that counted nothing, after which nothing decays.
-    empty: frozenset[int] = frozenset()
-    if may_be_empty is not None:
-        counts = column[:, 2].reshape(len(column), -1).max(1)
-        empty = frozenset(np.flatnonzero(may_be_empty.numpy() & (counts <= 0)).tolist())
-    after[:] = column
-    rows, carried = after.reshape(len(after), -1), state.reshape(-1).copy()
-    # Operands of the same shape cost less than a number.
-    factors, none = np.full_like(carried, decay), np.ones_like(carried)
-    state = carried
-    for index, row in enumerate(rows):
-        multiply(state, none if index in empty else factors, carried)
-        add(carried, row, row)
-        state = row
-    return torch.from_numpy(after)
+    else:
+        # A reset that counted nothing is followed by no decay.
+        counted = [column[resets, 2:].expand(-1, 3, *column.shape[2:]) for column in new]
+        counts = torch.cat([count.flatten(1) for count in counted], 1).numpy()
+        after_resets = dict(zip(resets, np.where(counts > 0, decay, 1.0), strict=True))
+        # Operands of the same shape cost less than a number.
+        after_steps, carried = np.full_like(state, decay), np.empty_like(state)
+        multiply, add = np.multiply, np.add
+        for index, row in enumerate(after):
+            multiply(state, after_resets.get(index, after_steps), carried)
+            state = add(carried, row, row)
+    columns = torch.from_numpy(after).split([held.numel() for held in moments], 1)
+    return [
+        column.reshape(len(after), *held.shape)
+        for column, held in zip(columns, moments, strict=True)
+    ]
 
 
 def float_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -200,11 +200,7 @@ def float_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def leaf_spec(output_spec: Composite, key: NestedKey) -> Any:
-    """Return the spec of an entry.
-
-    Raises:
-        KeyNotFoundError: The entry is in no part of the output spec.
-    """
+    """Return the spec of an entry."""
     for part in output_spec.values():
         spec = part.get(key, None)
         if spec is not None:
@@ -329,17 +325,33 @@ class RunningStatistics(Transform):
         return ChunkKernel(self._run_chunk, reads, writes, scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:
-        for in_key, out_key in self._pairs:
+        together: list[tuple[NestedKey, NestedKey]] = []
+        for pair in self._pairs:
+            if any(pair[0] in earlier for earlier in together):
+                # It reads what an earlier pair writes, or has the same statistics.
+                self._run_pairs(chunk, together)
+                together = []
+            together.append(pair)
+        self._run_pairs(chunk, together)
+
+    def _run_pairs(self, chunk: Chunk, pairs: Sequence[tuple[NestedKey, NestedKey]]) -> None:
+        if not self.training or self._frozen:
+            for in_key, out_key in pairs:
+                statistics = self._buffers[self._names[in_key]]
+                assert statistics is not None
+                chunk.map(in_key, out_key, partial(self._map_values, moments=statistics))
+            return
+        entries = []
+        for in_key, _ in pairs:
             steps, resets = self._entry(chunk.steps, in_key), chunk.resets.get(in_key)
             statistics = self._buffers[self._names[in_key]]
             assert statistics is not None
-            if not self.training or self._frozen:
-                chunk.map(in_key, out_key, partial(self._map_values, moments=statistics))
-                continue
             rows = None if resets is None else chunk.reset_rows(in_key, resets)
-            moments = moments_over_time(statistics, steps, resets, rows, chunk.times, self.decay)
+            entries.append(Observed(statistics, steps, resets, rows))
+        moments = moments_over_time(entries, chunk.times, self.decay)
+        for (_, out_key), entry, known_of in zip(pairs, entries, moments, strict=True):
             for columns, values, known in zip(
-                (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
+                (chunk.steps, chunk.resets), (entry.steps, entry.resets), known_of, strict=True
             ):
                 if values is not None and known is not None:
                     # [3, T, 1..., ...]: the statistics of each step, with 1 for each batch dim.
@@ -492,11 +504,7 @@ class RunningNorm(RunningStatistics):
         return (value - loc) / scale
 
     def _held(self, key: NestedKey) -> Tensor:
-        """Return the moments of an in-key, ``[3, ...]``.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
+        """Return the moments of an in-key, ``[3, ...]``."""
         held = self._buffers[self._names[key]]
         if held is None:
             raise ChainError(

@@ -222,11 +222,7 @@ class Transform(ChainMember):
         return error.at(transform=type(self).__name__)
 
     def _entry(self, tensordict: TensorDictBase | dict[Any, Any], key: NestedKey) -> Any:
-        """Return an entry of a TensorDict or of the columns of a chunk.
-
-        Raises:
-            KeyNotFoundError: It is missing.
-        """
+        """Return an entry of a TensorDict or of the columns of a chunk."""
         value = tensordict.get(key) if isinstance(tensordict, dict) else read(tensordict, key)
         if value is None:
             raise self._missing_key(key, tensordict)

@@ -9,25 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.foundation.errors import (
-    ArgumentError,
-    UnknownNameError,
-    did_you_mean,
-)
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 
 def check_integer(value: object, name: str, minimum: int, hint: str) -> int:
-    """Return an integer argument.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-        minimum: Smallest valid value.
-        hint: Hint of the error.
-
-    Raises:
-        ArgumentError: The value is not an integer, or below the minimum.
-    """
+    """Return an integer argument of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ArgumentError(
             f"{name} must be an integer of at least {minimum}, got {value!r}", hint=hint
@@ -36,16 +22,7 @@ def check_integer(value: object, name: str, minimum: int, hint: str) -> int:
 
 
 def check_number(value: Any, name: str, hint: str) -> float | None:
-    """Return a number argument, given as a number or as a tensor with one element.
-
-    Args:
-        value: Argument. ``None`` is returned as it is.
-        name: Name of the argument, for the message.
-        hint: Hint of the error.
-
-    Raises:
-        ArgumentError: The value is not a number, or NaN.
-    """
+    """Return a number argument, given as a number, a tensor with one element, or ``None``."""
     if value is None:
         return None
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -58,32 +35,13 @@ def check_number(value: Any, name: str, hint: str) -> float | None:
 
 
 def check_range(low: float | None, high: float | None, names: tuple[str, str]) -> None:
-    """Check that a lower bound is not above an upper bound.
-
-    Args:
-        low: Lower bound. ``None``: unbounded below.
-        high: Upper bound. ``None``: unbounded above.
-        names: Names of both arguments, for the message.
-
-    Raises:
-        ArgumentError: The bounds are in the wrong order.
-    """
+    """Check that a lower bound is not above an upper bound."""
     if low is not None and high is not None and low > high:
         raise ArgumentError(f"{names[0]} ({low}) is above {names[1]} ({high})", hint="swap the two")
 
 
 def check_positive(value: object, name: str, maximum: float, hint: str) -> float:
-    """Return a number above 0 as a float.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-        maximum: Largest valid value.
-        hint: Hint of the error.
-
-    Raises:
-        ArgumentError: The value is not a number, or out of range.
-    """
+    """Return a number above 0, at most ``maximum``, as a float."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not 0 < value <= maximum:  # type: ignore[operator]
         limit = "" if math.isinf(maximum) else f" and at most {maximum:g}"
@@ -92,16 +50,7 @@ def check_positive(value: object, name: str, maximum: float, hint: str) -> float
 
 
 def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
-    """Check that an argument is one of several names.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-        choices: Valid names.
-
-    Raises:
-        UnknownNameError: The value is none of them.
-    """
+    """Check that an argument is one of several names."""
     if value not in choices:
         raise UnknownNameError(
             f"unknown {name} {value!r}",
@@ -110,16 +59,7 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
 
 
 def check_dim(value: object, name: str, allow_positive: bool) -> int:
-    """Return a dim argument.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-        allow_positive: Accept zero and positive dims too.
-
-    Raises:
-        ArgumentError: The value is not an integer, or not negative.
-    """
+    """Return a dim argument, which is negative unless ``allow_positive``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentError(
             f"{name} must be an integer, got {value!r}", hint="for example -1 for the last dim"
@@ -134,16 +74,7 @@ def check_dim(value: object, name: str, allow_positive: bool) -> int:
 
 
 def check_name(value: object, argument: str, kind: str) -> str:
-    """Return the name of an entry that is written next to done flags.
-
-    Args:
-        value: Argument.
-        argument: Name of the argument, for the message.
-        kind: Kind of the entry, for the message, such as ``counters``.
-
-    Raises:
-        ArgumentError: The value is not a string.
-    """
+    """Return the name of an entry that is written next to done flags."""
     if not isinstance(value, str):
         raise ArgumentError(
             f"{argument} must be a string, got {value!r}",
@@ -153,15 +84,7 @@ def check_name(value: object, argument: str, kind: str) -> str:
 
 
 def check_finite(value: Any, name: str) -> Tensor:
-    """Return a number, a sequence of numbers or a tensor as a floating tensor.
-
-    Args:
-        value: Argument.
-        name: Name of the argument, for the message.
-
-    Raises:
-        ArgumentError: The value is none of these, or contains NaN or infinity.
-    """
+    """Return a number, a sequence of numbers or a tensor as a floating tensor."""
     error = ArgumentError(
         f"{name} must be a number or a tensor, got {value!r}",
         hint="for example 0.5, or torch.tensor([0.5, 2.0])",

@@ -271,9 +271,8 @@ class WindowTransform(ObservationTransform):
     def _steps_after_resets(self, chunk: Chunk, in_key: NestedKey) -> tuple[Tensor, Tensor, Tensor]:
         """Return the steps whose window reaches across a reset.
 
-        Returns:
-            Index of the last reset, flat index of the row, and index of the step: int64 ``[N]``
-            each.
+        They are the index of the last reset, the flat index of the row, and the index of the step:
+        int64 ``[N]`` each.
         """
         first, batch = chunk.resets[in_key], chunk.batch_size
         times = torch.tensor(chunk.times, device=first.device)

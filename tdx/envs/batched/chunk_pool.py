@@ -20,10 +20,7 @@ from tdx.foundation.keys import NestedKey
 class ChunkPool:
     """Runs chunks in a pool of workers; a :class:`~tdx.core.planned.workers.ChunkWorkers`.
 
-    Args:
-        pool: The worker processes.
-        close: Closes the batch of envs.
-        reason: Why they cannot run chunks; empty if they can.
+    ``reason``: why they cannot run chunks; empty if they can.
     """
 
     def __init__(self, pool: WorkerPool, close: Callable[[], None], reason: str) -> None:
@@ -36,12 +33,10 @@ class ChunkPool:
 
     @property
     def groups(self) -> Sequence[range]:
-        """Rows of each process."""
         return self._pool.groups
 
     @property
     def threads(self) -> int:
-        """Number of torch threads of each process."""
         return self._pool.options.threads
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:

@@ -43,25 +43,15 @@ EntryFields = list[tuple[NestedKey, Field]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker returns for a chunk, in addition to the entries in shared memory.
+    """What a worker returns for a chunk, in addition to the entries in shared memory."""
 
-    Args:
-        length: Number of complete steps.
-        layout: Shape and dtype of each entry, in the order in which they are in memory.
-        groups: Dims of nested groups.
-        memory: Episode memory of the stages.
-        failure: What was raised after the last step.
-        generator: State of torch's generator.
-        nbytes: Size of the entries. They are only written if the memory is large enough.
-    """
-
-    length: int
-    layout: EntryFields
-    groups: Groups
-    memory: Memory
-    failure: protocol.Failure | None
-    generator: Tensor | None
-    nbytes: int
+    length: int  # number of complete steps
+    layout: EntryFields  # Shape and dtype of each entry, in the order in which they are in memory.
+    groups: Groups  # dims of nested groups
+    memory: Memory  # episode memory of the stages
+    failure: protocol.Failure | None  # raised after the last step
+    generator: Tensor | None  # state of torch's generator
+    nbytes: int  # of the entries, which are only written if the memory is large enough
 
 
 def entry_views(memory: Tensor, layout: EntryFields) -> dict[NestedKey, Tensor]:
@@ -78,11 +68,7 @@ def _aligned(nbytes: int) -> int:
 
 
 class ChunkRunner:
-    """Runs chunks with the envs of a worker process.
-
-    Args:
-        envs: The envs.
-    """
+    """Runs chunks with the envs of a worker process."""
 
     def __init__(self, envs: Sequence[EnvBase]) -> None:
         self._envs = envs
@@ -93,12 +79,7 @@ class ChunkRunner:
         self._result: dict[NestedKey, Tensor] = {}
 
     def take_copies(self, copies: Copies, block: TensorBlock) -> None:
-        """Make the chain and the policy.
-
-        Args:
-            copies: Pickles without tensors.
-            block: The tensors, in shared memory.
-        """
+        """Make the chain and the policy of pickles without tensors; ``block`` has the tensors."""
         tensors = list(block.tensors().values())
         count = copies.chain_tensors
         stages = unpack(copies.chain, tensors[:count])
@@ -113,12 +94,7 @@ class ChunkRunner:
         (self._memory,) = block.tensors().values()
 
     def run(self, task: ChunkTask, rows: range) -> Report | None:
-        """Run a chunk; ``None`` if the chain cannot run here.
-
-        Args:
-            task: The chunk.
-            rows: Rows of this process in the batch.
-        """
+        """Run a chunk; ``None`` if the chain cannot run here."""
         env = self._env
         assert env is not None
         policy: KeyedPolicy | ActionSequence

@@ -25,12 +25,7 @@ Kwargs = Mapping[str, Any]
 
 
 class EnvFactory:
-    """Creates the env of one worker. It can be pickled even if the function is a lambda.
-
-    Args:
-        create: Function that creates the env, or the env itself.
-        kwargs: Keyword arguments for the function.
-    """
+    """Creates the env of one worker. It can be pickled even if the function is a lambda."""
 
     def __init__(self, create: CreateEnv, kwargs: Kwargs) -> None:
         self._parts: tuple[CreateEnv, Kwargs] | bytes = (create, dict(kwargs))
@@ -71,12 +66,7 @@ def create_env_factories(
     create_env_fn: CreateEnv | Sequence[CreateEnv],
     create_env_kwargs: Kwargs | Sequence[Kwargs] | None,
 ) -> list[EnvFactory]:
-    """Create one factory for each worker.
-
-    Raises:
-        ArgumentError: The number of functions differs from ``num_workers``, or a function or env
-            is invalid.
-    """
+    """Create one factory for each worker."""
     if type(num_workers) is not int or num_workers < 1:
         raise ArgumentError(
             f"num_workers must be an integer of at least 1, got {num_workers!r}",
@@ -256,9 +246,6 @@ class StateLock:
 
     It is held for microseconds. If it cannot be acquired, a process was killed while holding it,
     so entering raises an error instead of waiting forever.
-
-    Raises:
-        WorkerError: The lock was not released within a minute.
     """
 
     def __init__(self) -> None:

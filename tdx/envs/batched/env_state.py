@@ -55,11 +55,7 @@ class _UnknownStateError(Exception):
 
 
 def save_env_state(env: EnvBase) -> EnvState | None:
-    """Return the state of an env; ``None`` if it has more than plain values.
-
-    Args:
-        env: The env, with or without a chain.
-    """
+    """Return the state of an env; ``None`` if it has more than plain values."""
     workers = _base_of(env).row_states
     if workers is not None:
         rows: list[EnvState | None] = workers.save_row_states()
@@ -83,11 +79,7 @@ def _base_of(env: EnvBase) -> EnvBase:
 
 
 def restore_env_state(env: EnvBase, state: EnvState) -> None:
-    """Put an env into a state that :func:`save_env_state` returned.
-
-    Args:
-        env: An env that was built in the same way, and reset.
-        state: The state.
+    """Put an env that was built in the same way, and reset, into a saved state.
 
     Raises:
         ValueError, TypeError: The state is of another env.
@@ -215,12 +207,7 @@ def _restore(part: object, state: dict[str, object]) -> None:
 
 
 def _decode(value: object, now: Any) -> Any:
-    """Return the value that :func:`_encode` encoded.
-
-    Args:
-        value: The encoded value.
-        now: The current value, which replaces what cannot be encoded.
-    """
+    """Return the value that :func:`_encode` encoded; ``now`` replaces what cannot be encoded."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()

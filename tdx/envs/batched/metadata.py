@@ -66,11 +66,7 @@ class EnvMetaData:
 
 
 class SpecsOnlyEnv(EnvBase):
-    """Implements the methods of an env that need only its specs, for an env in another process.
-
-    Args:
-        metadata: Metadata of that env.
-    """
+    """Implements the methods of an env that need only its specs, for an env in another process."""
 
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
@@ -101,17 +97,10 @@ class SpecsOnlyEnv(EnvBase):
 
 @dataclass(frozen=True)
 class EnvKeys:
-    """Keys of an env's leaves by use.
+    """Keys of an env's leaves by use."""
 
-    Args:
-        inputs: Keys that ``step`` and ``reset`` may read: actions, state, observations, flags.
-        masks: Keys of partial-reset masks.
-        step_outputs: Keys that a step writes.
-        reset_outputs: Keys that a reset writes.
-    """
-
-    inputs: list[NestedKey]
-    masks: list[NestedKey]
+    inputs: list[NestedKey]  # what step and reset may read: actions, state, observations, flags
+    masks: list[NestedKey]  # of a partial reset
     step_outputs: list[NestedKey]
     reset_outputs: list[NestedKey]
 
@@ -145,13 +134,7 @@ def flat_items(
 
 
 class TensorDictBuilder:
-    """Builds TensorDicts whose nested TensorDicts have the batch sizes that specs declare.
-
-    Args:
-        specs: Composites with the same batch size.
-        batch_size: Batch size of the TensorDicts to build, ``[*B]``.
-        device: Device of the TensorDicts to build.
-    """
+    """Builds TensorDicts ``[*B]``; nested ones have the batch sizes that specs declare."""
 
     def __init__(
         self, specs: Iterable[Composite], batch_size: torch.Size, device: torch.device
@@ -189,9 +172,8 @@ class TensorDictBuilder:
     ) -> TensorDict:
         """Build the row of an env that is not reset, from the first source that has each entry.
 
-        Args:
-            sources: Input of that row, and its last output.
-            like: Row whose keys are used. Its values are used if no source has the key.
+        The sources are the input of that row, and its last output; then ``like``, whose keys are
+        used.
         """
         known = [source for source in (*sources, like) if source is not None]
         fields = {}
@@ -209,11 +191,7 @@ class TensorDictBuilder:
         return [build(row) for row in rows]
 
     def build(self, fields: dict[NestedKey, Value]) -> TensorDict:
-        """Build a TensorDict of tensors that already have the batch size and the device.
-
-        Args:
-            fields: Entries by key. The TensorDict takes ownership of the dict.
-        """
+        """Build a TensorDict of tensors with its size and device; it owns the dict then."""
         if all(type(key) is str for key in fields):
             return self._factory(cast("dict[str, Value]", fields))
         root: dict[str, Value] = {}
@@ -248,17 +226,7 @@ def stack_rows(
     device: torch.device,
     path: tuple[str, ...] = (),
 ) -> TensorDictBase:
-    """Stack rows along a new first dim: ``n`` of ``[*B]`` to ``[n, *B]``.
-
-    Args:
-        rows: One TensorDict for each worker.
-        like: Row whose keys are stacked.
-        device: Device of the rows.
-        path: Key of the rows, if they are nested.
-
-    Raises:
-        EnvError: The rows differ in keys, shapes or dtypes.
-    """
+    """Stack ``n`` rows ``[*B]`` with the keys of ``like`` to ``[n, *B]``."""
     if type(like) is not TensorDict:
         return LazyStackedTensorDict.lazy_stack(list(rows), 0)
     fields: dict[str, Value] = {}

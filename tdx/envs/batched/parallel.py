@@ -181,13 +181,10 @@ class ParallelEnv(BatchedEnv):
     def _request(
         self, kind: bytes, arguments: Mapping[int, object] | None, *, refusable: bool = False
     ) -> dict[int, Any]:
-        """Send a command to envs, and return the reply of each by its row.
+        """Send a command of :mod:`tdx.envs.batched.protocol` to envs; return each reply by row.
 
-        Args:
-            kind: Command of :mod:`tdx.envs.batched.protocol`.
-            arguments: Argument for each env that it concerns. ``None``: all envs, without an
-                argument.
-            refusable: True if an env may refuse the command; its reply is the failure.
+        ``arguments`` has one for each env that it concerns; ``None``: all envs, without an
+        argument. If it is ``refusable``, the reply of an env that refuses is the failure.
         """
         self._check_open()
         if arguments is None:

@@ -106,21 +106,13 @@ def unpack(message: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a worker, in a form that can be sent to the parent.
+    """An exception of a worker, in a form that can be sent to the parent."""
 
-    Args:
-        kind: Class name of the exception.
-        message: Message of the exception.
-        trace: Traceback as text.
-        exception: Pickled exception. ``None``: it cannot be pickled.
-        place: Place in the process of the env that raised it.
-    """
-
-    kind: str
+    kind: str  # class name of the exception
     message: str
     trace: str
-    exception: bytes | None
-    place: int = 0
+    exception: bytes | None  # pickled; None: it cannot be pickled
+    place: int = 0  # place in the process of the env that raised it
 
     @classmethod
     def of(cls, error: BaseException, place: int = 0) -> Failure:
@@ -129,12 +121,7 @@ class Failure:
         return cls(type(error).__name__, _get_message(error), trace, _pickle(error), place)
 
     def to_worker_error(self, worker: int, operation: str) -> WorkerError:
-        """Create the error to raise in the parent, with the worker's exception as its cause.
-
-        Args:
-            worker: Index of the worker.
-            operation: Operation that failed.
-        """
+        """Create the error to raise in the parent, with the worker's exception as its cause."""
         original, hint, where = self.original(worker), ENV_ERROR_HINT, None
         if isinstance(original, TdxError):
             message = f"worker {worker} failed during {operation}: {original.message}"

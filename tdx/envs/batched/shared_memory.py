@@ -60,10 +60,6 @@ class TensorBlock:
     A shared block that is sent to another process refers to the same memory there. It needs one
     file descriptor regardless of the number of tensors, and its file has no name, so nothing is
     left behind however the processes end.
-
-    Args:
-        fields: Shape and dtype of each tensor, by name.
-        shared: True to share the memory with other processes, which get a copy otherwise.
     """
 
     def __init__(self, fields: Mapping[Any, Field], *, shared: bool = True) -> None:
@@ -121,14 +117,9 @@ def _rebuild_block(
 
 @dataclass(frozen=True)
 class TensorLayout:
-    """Shapes and dtypes of the tensors of one worker in shared memory.
+    """Shapes and dtypes of the tensors of one worker in shared memory."""
 
-    Args:
-        inputs: Tensors from the parent to the worker, including masks.
-        outputs: Tensors from the worker to the parent.
-    """
-
-    inputs: dict[NestedKey, Field]
+    inputs: dict[NestedKey, Field]  # from the parent to the worker, including masks
     outputs: dict[NestedKey, Field]
 
     @classmethod
@@ -189,13 +180,7 @@ def _common_fields(
 
 
 class RowBuffers:
-    """Shared memory from a worker's side: reads the env's inputs, writes its outputs.
-
-    Args:
-        env: Env of the worker.
-        block: Memory of all workers.
-        index: Index of the worker.
-    """
+    """Shared memory from a worker's side: reads the env's inputs, writes its outputs."""
 
     def __init__(self, env: EnvBase, block: TensorBlock, index: int) -> None:
         metadata = EnvMetaData.of(env)
@@ -264,11 +249,7 @@ def split_by_worker(values: Mapping[NestedKey, Value], num_workers: int) -> list
 class BatchBuffers:
     """Shared memory from the parent's side: writes inputs of the envs, reads their outputs.
 
-    Args:
-        workers: Metadata of the envs, which must be alike.
-        keys: Keys of the envs' leaves.
-        use_memory: True to use shared memory. Otherwise all entries are sent by value.
-        non_blocking: True to allow asynchronous copies to the device.
+    The envs must be alike. Without ``use_memory``, all entries are sent by value.
     """
 
     def __init__(
@@ -303,11 +284,10 @@ class BatchBuffers:
         self._builder = self._row_builder.for_batch(len(workers))
 
     def put(self, inputs: Mapping[NestedKey, Value]) -> tuple[list[NestedKey], list[ValueEntries]]:
-        """Write entries of shape ``[num_workers, *B, ...]``.
+        """Write entries ``[num_workers, *B, ...]``.
 
-        Returns:
-            Keys of the entries in shared memory, and for each worker the entries that do not fit
-            there.
+        Returns the keys of the entries in shared memory, and for each worker the entries that do
+        not fit there.
         """
         present, others = [], {}
         for key, value in inputs.items():
@@ -329,14 +309,9 @@ class BatchBuffers:
         device: torch.device,
         inputs: Sequence[ValueEntries] = (),
     ) -> TensorDictBase:
-        """Copy the workers' outputs to new tensors of shape ``[num_workers, *B, ...]``.
+        """Copy the outputs of a ``step`` or ``reset`` to new tensors ``[num_workers, *B, ...]``.
 
-        Args:
-            command: ``step`` or ``reset``.
-            reports: Reply of each worker that received the command.
-            device: Device of the result.
-            inputs: Inputs of each worker, which are kept for workers that did not receive the
-                command.
+        Workers that did not receive the command, and therefore have no report, keep their inputs.
         """
         keys = self._expected[command]
         if any(one is not None for one in reports.values()):

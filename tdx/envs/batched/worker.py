@@ -33,11 +33,7 @@ def run_worker(
 ) -> None:
     """Create the envs, and serve them until the parent closes them or exits.
 
-    Args:
-        connection: Connection to the parent.
-        factories: Create the envs of this process.
-        seed: Seed of the global generators of torch, NumPy and Python for the first env.
-        num_threads: Number of threads for torch.
+    The seed is that of the global generators of torch, NumPy and Python for the first env.
     """
     torch.set_num_threads(num_threads)
     _seed_generators(seed)
@@ -77,10 +73,7 @@ class _Rows:
     """Envs of a process, each with the global generators of torch, NumPy and Python to itself.
 
     The draws of an env must not depend on the other envs in its process. The generators are only
-    exchanged if an env may draw from them.
-
-    Args:
-        seed: Seed of the generators of the first env; the next one gets the next seed.
+    exchanged if an env may draw from them. The first env has the seed, the next one the next seed.
     """
 
     def __init__(self, seed: int) -> None:
@@ -125,12 +118,7 @@ def _set_generators(states: Generators) -> None:
 
 
 class _Server:
-    """Executes commands of the parent.
-
-    Args:
-        rows: Envs of this process.
-        connection: Connection to the parent.
-    """
+    """Executes commands of the parent."""
 
     def __init__(self, rows: _Rows, connection: Connection) -> None:
         self._rows = rows

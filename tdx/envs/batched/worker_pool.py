@@ -32,31 +32,19 @@ _GRACE = 5.0
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options of worker processes.
+    """Options of worker processes."""
 
-    Args:
-        start_method: ``forkserver``, ``spawn`` or ``fork``.
-        threads: Number of torch threads of each worker.
-        daemon: True for daemon processes, which cannot have child processes.
-        timeout: Seconds without a reply from any worker until they count as hung. ``None``: no
-            limit.
-        shutdown_timeout: Seconds for the workers to close their envs.
-    """
-
-    start_method: str
-    threads: int
-    daemon: bool
-    timeout: float | None
-    shutdown_timeout: float
+    start_method: str  # "forkserver", "spawn" or "fork"
+    threads: int  # torch threads of each worker
+    daemon: bool  # daemon processes cannot have child processes
+    timeout: float | None  # seconds without a reply from any worker until they count as hung
+    shutdown_timeout: float  # seconds for the workers to close their envs
 
 
 def resolve_process_count(processes: int | None, num_workers: int) -> int:
     """Validate the number of processes, or choose the default: one per core that may be used.
 
     There is at most one process per env.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
     """
     if processes is None:
         processes = usable_cores()
@@ -86,11 +74,6 @@ class WorkerPool:
 
     If a worker fails, or the parent is interrupted while waiting, all workers are ended before
     the error is raised.
-
-    Args:
-        factories: Factory of each env.
-        groups: Envs of each process.
-        options: Options of the processes.
     """
 
     def __init__(
@@ -162,10 +145,7 @@ class WorkerPool:
         return [metadata for index in indices for metadata in protocol.unpack(replies[index])]
 
     def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Send a message to workers, and wait for their replies.
-
-        Args:
-            messages: Message for each process, by index.
+        """Send messages to the workers of these indices, and wait for their replies.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
@@ -182,15 +162,7 @@ class WorkerPool:
             raise
 
     def attach(self, kind: bytes, contents: Mapping[int, object]) -> None:
-        """Send objects with shared memory in them; Ctrl-C waits until the workers have them.
-
-        Args:
-            kind: Command of the protocol.
-            contents: Object for each process, by index.
-
-        Raises:
-            WorkerError: A worker raised an error or exited. All are ended.
-        """
+        """Send objects with shared memory in them; Ctrl-C waits until the workers have them."""
         try:
             operation = protocol.COMMANDS[kind]
             # A worker fetches the memory from a thread of this process, which would print a

@@ -29,13 +29,7 @@ else:
 
 
 def create_without_autoreset(kind: Callable[..., Any], builds: list[Build], **kwargs: Any) -> Any:
-    """Create a vector env that is reset only by ``reset``, in whole or in rows.
-
-    Args:
-        kind: ``SyncVectorEnv``, ``AsyncVectorEnv`` or a subclass.
-        builds: Functions that create one env each.
-        **kwargs: Further arguments of ``kind``.
-    """
+    """Create a vector env of Gymnasium that only ``reset`` resets, in whole or in rows."""
     if RESETS_ROWS:
         return kind(builds, autoreset_mode=AutoresetMode.DISABLED, **kwargs)
 
@@ -51,11 +45,8 @@ class RowReset(AnyWrapper):
     """Ignores resets of other rows, for vector envs that pass each reset to every row.
 
     Such a vector env resets an ended row in its next step, unless it was reset before. A user that
-    resets every ended row before the next step therefore sees no reset by the env itself.
-
-    Args:
-        env: Env of one row.
-        row: Index of the row in ``options["reset_mask"]``.
+    resets every ended row before the next step therefore sees no reset by the env itself. ``row``
+    is the index in ``options["reset_mask"]``.
     """
 
     uses_own_generator = True

@@ -27,19 +27,12 @@ EndedRow = tuple[int, bool, bool]
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """The envs of a loop and the chain around them.
-
-    Args:
-        envs: The envs.
-        batch_size: Batch size of the env that they make up: ``[]`` for one, or ``[n]``.
-        max_episode_steps: Number of steps after which the chain ends an episode.
-        immediate: The stages that run in each step.
-    """
+    """The envs of a loop and the chain around them."""
 
     envs: tuple[RawEnv, ...]
-    batch_size: torch.Size
-    max_episode_steps: int
-    immediate: ImmediateStages
+    batch_size: torch.Size  # [] for one env, or [n]
+    max_episode_steps: int  # after which the chain ends an episode
+    immediate: ImmediateStages  # the stages that run in each step
 
     @property
     def single(self) -> bool:
@@ -107,13 +100,7 @@ class ChunkRecorder:
         ended_rows: list[EndedRow],
         root: dict[NestedKey, Value] | None = None,
     ) -> bool:
-        """Record the rows that ended and reset them; return True if the rollout stops instead.
-
-        Args:
-            index: Step after which the rows ended.
-            ended_rows: Index, ``terminated`` and ``truncated`` of each of these rows.
-            root: Root entries, which are updated if there was a reset. ``None``: not needed.
-        """
+        """Record the rows that ended and reset them; return True if the rollout stops instead."""
         self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in ended_rows)
         if self.stops:
             self.stopped = True
@@ -182,11 +169,7 @@ class ChunkRecorder:
         return mask[0] if self.settings.single else mask
 
     def result(self, first: Mapping[NestedKey, Tensor]) -> CollectedSteps:
-        """Return the complete steps as columns.
-
-        Args:
-            first: Root entries before the first step, ``[*B, ...]``.
-        """
+        """Return the complete steps as columns."""
         settings, count, env_count = self.settings, self.count, len(self.settings.envs)
         result = CollectedSteps(
             count,

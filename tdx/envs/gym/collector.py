@@ -39,12 +39,10 @@ class GymRows:
 
     @property
     def is_ready(self) -> bool:
-        """True if the next step can be made without TensorDicts."""
         return self.are_ready is None or self.are_ready()
 
     @property
     def has_array_observations(self) -> bool:
-        """True if each observation is one array, to which an image operator can be applied."""
         return all(env.observes_array for env in self.envs)
 
     def stack(
@@ -67,7 +65,6 @@ class GymRows:
             self.on_chunk(last)
 
     def collector(self, setup: CollectorSetup) -> GymCollector:
-        """Return the collector that steps these rows."""
         envs, meter = self.envs, setup.meter
         if meter is not None and setup.base_parts is not None:
             step, reset = setup.base_parts
@@ -90,13 +87,7 @@ class GymRows:
 
 
 class GymCollector:
-    """Steps ``n`` Gymnasium envs in turns; its columns are ``[T, ...]`` or ``[T, n, ...]``.
-
-    Args:
-        envs: The envs.
-        batch_size: Batch size of the env that they make up: ``[]`` for one, or ``[n]``.
-        setup: The chain around them.
-    """
+    """Steps ``n`` Gymnasium envs in turns; its columns are ``[T, ...]`` or ``[T, n, ...]``."""
 
     def __init__(
         self, envs: tuple[RawEnv, ...], batch_size: torch.Size, setup: CollectorSetup
@@ -253,13 +244,7 @@ def step_with_policy(
 
 
 class ActionDecoder:
-    """Checks the output of a policy, and converts it to the actions of the envs.
-
-    Args:
-        envs: The envs.
-        source: The policy, with the inverse of the chain.
-        single: True without a batch dim.
-    """
+    """Checks the output of a policy, and converts it to the actions of the envs."""
 
     def __init__(self, envs: Sequence[RawEnv], source: PolicyActions, single: bool) -> None:
         self._envs, self._source, self._single = envs, source, single
@@ -296,13 +281,7 @@ class ActionDecoder:
 
 
 class StepResults:
-    """Reward and done flags of one step, as far as an immediate stage or the policy reads them.
-
-    Args:
-        rows: Number of envs.
-        single: True without a batch dim.
-        reads: Keys that are read.
-    """
+    """Reward and done flags of one step, as far as an immediate stage or the policy reads them."""
 
     def __init__(self, rows: int, single: bool, reads: Collection[NestedKey]) -> None:
         self._rows, self._single = rows, single

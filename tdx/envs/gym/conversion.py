@@ -16,10 +16,7 @@ from tdx.envs.gym.infos import InfoReader
 from tdx.envs.gym.interface import AnyEnv, AnySpace, AnyVectorEnv, Batch, DType, Info
 from tdx.envs.gym.numeric_spaces import Codec, CodecOptions, Encode
 from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
-from tdx.envs.gym.values import (
-    WrongValueError,
-    to_array,
-)
+from tdx.envs.gym.values import WrongValueError, to_array
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import (
     EnvError,
@@ -92,13 +89,7 @@ class Conversion:
         return tensordict.exclude("_reset", "next", *self.action_keys)
 
     def failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
-        """Create the error to raise for an error of the env.
-
-        Args:
-            tensordict: Input of the failed step. ``None``: the phase has no input.
-            phase: Method that raised.
-            error: Error of the env.
-        """
+        """Create the error to raise for an error of the env in a method."""
         where = Where(env=self.name)
         if tensordict is not None:
             for key in self.action_keys:
@@ -127,18 +118,7 @@ def create_conversion(
     batch_size: torch.Size,
     device: torch.device,
 ) -> Conversion:
-    """Create the conversion of an env or a vector env, without readers of ``info``.
-
-    Args:
-        env: Gymnasium env or vector env.
-        name: Name of the env for error messages.
-        options: Properties that the codecs share.
-        batch_size: Batch size of the env.
-        device: Device of the env.
-
-    Raises:
-        SpecError: An observation has the key of an action or result.
-    """
+    """Create the conversion of an env or a vector env, without readers of ``info``."""
     prefix = "" if options.rows is None else "single_"
     observation, form = _observation_codec(getattr(env, f"{prefix}observation_space"), options)
     action = _action_codec(getattr(env, f"{prefix}action_space"), options)
@@ -175,13 +155,7 @@ def _check_keys(observation: Composite, action: Composite, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EntryForm:
-    """Form of an observation that is a single array.
-
-    Args:
-        key: Key of its entry.
-        shape: Shape of the array.
-        dtype: Dtype of the array.
-    """
+    """Form of an observation that is a single array."""
 
     key: str
     shape: tuple[int, ...]
@@ -198,11 +172,7 @@ class EntryForm:
         return self.convert(observation)
 
     def convert(self, observation: object) -> Array:
-        """Convert an observation to a new array of this form.
-
-        Raises:
-            WrongValueError: The observation has another shape, or a number does not fit the dtype.
-        """
+        """Convert an observation to a new array of this form."""
         try:
             return to_array(observation, self.dtype, self.shape)
         except WrongValueError as wrong:
@@ -211,19 +181,12 @@ class EntryForm:
 
 @dataclass(frozen=True, slots=True)
 class EntryPart:
-    """One entry of an observation of a Dict space.
+    """One entry of an observation of a Dict space."""
 
-    Args:
-        name: Name in the observation.
-        key: Key of the entry.
-        encode: Converts its value.
-        form: Form of the value if it is an array that ``encode`` only copies.
-    """
-
-    name: object
+    name: object  # name in the observation
     key: str
     encode: Encode
-    form: EntryForm | None
+    form: EntryForm | None  # None: encode() does more than copy an array
 
     def encode_entry(self, value: object) -> dict[str, Value]:
         """Convert its value to an entry by key."""
@@ -239,10 +202,8 @@ def _observation_codec(
     """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
     Entries of a dict space have their own keys. An image (integers, ``[H, W, 3]``) is at
-    ``pixels``, any other observation at ``observation``.
-
-    Returns:
-        The codec, and the form of an observation that is a single array, or its entries.
+    ``pixels``, any other observation at ``observation``. Also returns the form of an observation
+    that is a single array, or its entries.
     """
     codec = codec_of(space, options)
     if isinstance(space, spaces.Dict):
@@ -308,9 +269,8 @@ _REWARD_SPACE = "reward_space"
 def reward_space_of(env: AnyEnv | AnyVectorEnv) -> spaces.Box | None:
     """Return the reward space of a single env; ``None`` if rewards are numbers.
 
-    Args:
-        env: Env or vector env. The attribute ``reward_space`` may be set on any wrapper; on a
-            vector env it may be batched, or the space of a single env.
+    The attribute ``reward_space`` may be set on any wrapper; on a vector env it may be batched, or
+    the space of a single env.
     """
     if not isinstance(env, gymnasium.vector.VectorEnv):
         declared = env.has_wrapper_attr(_REWARD_SPACE)

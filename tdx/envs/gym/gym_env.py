@@ -207,13 +207,7 @@ def _make_single(
 
 
 def _construction_error(name: str, entry_point: object, error: Exception) -> TdxError:
-    """Create the error to raise if an env cannot be created.
-
-    Args:
-        name: Name of the env, as the user gave it.
-        entry_point: Entry point of the env's class.
-        error: Error of ``gymnasium.make``.
-    """
+    """Create the error to raise if an env cannot be created."""
     if isinstance(error, TdxError):
         return error
     where = Where(env=name)
@@ -261,10 +255,7 @@ def log_mujoco_warnings(entry_point: object = "") -> Iterator[None]:
     """Log each warning of MuJoCo in the block, once per process.
 
     By default MuJoCo writes warnings to stderr and to a file ``MUJOCO_LOG.TXT`` in the working
-    directory, for every env of a batch.
-
-    Args:
-        entry_point: Entry point of the env that is created in the block, if one is.
+    directory, for every env of a batch. ``entry_point`` is that of the env that the block creates.
     """
     if "mujoco" in str(entry_point):
         with suppress(ImportError):

@@ -376,11 +376,7 @@ def wrap_env(
 
 
 def check_frame_skip(frame_skip: int | None) -> None:
-    """Check the number of frames to skip.
-
-    Raises:
-        ArgumentError: It is not a positive integer.
-    """
+    """Check the number of frames to skip."""
     if frame_skip is not None and (isinstance(frame_skip, bool) or frame_skip < 1):
         raise ArgumentError(
             f"frame_skip must be at least 1, got {frame_skip!r}",
@@ -393,9 +389,6 @@ def has_own_generator(env: object) -> bool:
 
     A wrapper of tdx declares it (``uses_own_generator``). The classes of other libraries cannot,
     so the libraries are listed here.
-
-    Args:
-        env: A Gymnasium env or vector env.
     """
     kind: type = type(env)
     if kind.__module__.partition(".")[0] not in _OWN_GENERATORS and not declares(

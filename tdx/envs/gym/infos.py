@@ -188,12 +188,7 @@ def _encode(value: Any, spec: TensorSpec) -> Value:
 
 
 def merge_final_info(info: Info) -> Info:
-    """Replace the info of rows that reset in the same step by their final info.
-
-    Args:
-        info: Info of a vector env that resets in the same step, with the final info of ended rows
-            at ``final_info``.
-    """
+    """Replace the info of rows that reset in the same step by their info at ``final_info``."""
     final = info.get("final_info")
     if not isinstance(final, Mapping):
         return info

@@ -60,18 +60,12 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class CodecOptions:
-    """Properties that the codecs of one env share.
+    """Properties that the codecs of one env share."""
 
-    Args:
-        rows: Number of envs in a vector env. ``None``: a single env. Values of a vector env are
-            batched as Gymnasium batches them.
-        categorical: True to encode discrete values as indices, False as one-hot vectors.
-        remap_state: True to rename the entry ``state`` of a dict to ``observation``.
-    """
-
+    # Number of envs in a vector env, whose values are batched as Gymnasium batches them.
     rows: int | None
-    categorical: bool
-    remap_state: bool
+    categorical: bool  # encode discrete values as indices, not as one-hot vectors
+    remap_state: bool  # rename the entry "state" of a dict to "observation"
 
     @property
     def lead(self) -> tuple[int, ...]:

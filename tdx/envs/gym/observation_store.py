@@ -29,14 +29,11 @@ class ObservationStore(Protocol):
     """Memory for observations of many steps."""
 
     def putter(self, widens: bool = True) -> Put:
-        """Return the function that stores an observation at a position.
+        """Return the function that stores an observation at a position, in order, from 0.
 
-        The function raises ``WrongValueError`` for an observation that is not in the space.
-        Positions are written in order, from 0.
-
-        Args:
-            widens: Store float64 values of a float32 space as they are; :meth:`rows` converts them
-                together, which costs less than a conversion in each step.
+        The function raises ``WrongValueError`` for an observation that is not in the space. If it
+        ``widens``, float64 values of a float32 space are stored as they are; :meth:`rows` converts
+        them together, which costs less than a conversion in each step.
         """
 
     @property
@@ -55,11 +52,7 @@ class ObservationStore(Protocol):
         """
 
     def rows(self, length: int) -> Batch:
-        """Return the first observations, in the dtypes of the space.
-
-        Raises:
-            WrongValueError: A number does not fit the dtype; ``index`` is its position.
-        """
+        """Return the first observations, in the dtypes of the space."""
 
 
 def create_store(conversion: Conversion, length: int) -> ObservationStore:
@@ -79,10 +72,6 @@ class ArrayStore:
 
     Float64 observations of a float32 space are stored as they are and converted together by
     :meth:`rows`, which costs less than a conversion in each step.
-
-    Args:
-        form: Form of the observation.
-        length: Number of observations.
     """
 
     def __init__(self, form: EntryForm, length: int) -> None:
@@ -91,11 +80,9 @@ class ArrayStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {self._form.key: ArrayForm(self._form.shape, self._form.dtype)}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         shape, convert = self._form.shape, self._form.convert
         rows, dtype = self._rows, self._form.dtype
 
@@ -117,7 +104,6 @@ class ArrayStore:
         return put
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         key: NestedKey = self._form.key
         block = self._rows if rows is None else split_rows(self._rows, rows)
         tensors, views = iter_rows(torch.from_numpy(block)), iter(block)
@@ -161,14 +147,10 @@ def _is_wider(actual: object, dtype: DType) -> bool:
 
 
 class MappedStore(ArrayStore):
-    """Memory for images that are mapped when they are stored.
+    """Memory for images that are mapped to float32 images of a shape when they are stored.
 
-    Args:
-        form: Form of the image.
-        length: Number of images.
-        function: Maps an image; its second argument is the output array.
-        shape: Shape of a mapped image, float32.
-        kept: Number of envs whose last images are kept as they are; 0 to keep none.
+    The second argument of ``function`` is the output array. The last images of ``kept`` envs are
+    kept as they are.
     """
 
     def __init__(
@@ -185,7 +167,6 @@ class MappedStore(ArrayStore):
         self._kept: Array = np.empty((2, kept, *form.shape), form.dtype)
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         check, function, rows = self._source.check, self._function, self._rows
         kept = self._kept.reshape(-1, *self._source.shape)
         ring = len(kept)
@@ -206,11 +187,7 @@ class MappedStore(ArrayStore):
 
 
 class EncodedStore:
-    """List of observations that are encoded one by one.
-
-    Args:
-        encode: Converts an observation to its entries.
-    """
+    """List of observations that are encoded one by one."""
 
     def __init__(self, encode: Callable[[object], dict[str, Value]]) -> None:
         self._encode = encode
@@ -218,16 +195,13 @@ class EncodedStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         add, encode = self._encoded.append, self._encode
         return lambda position, observation: add(encode(observation))
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         encoded = self._encoded
 
         def read() -> dict[NestedKey, Value]:
@@ -239,7 +213,6 @@ class EncodedStore:
         return read
 
     def rows(self, length: int) -> Sequence[dict[str, Value]]:
-        """See :class:`ObservationStore`."""
         return self._encoded[:length]
 
 
@@ -247,11 +220,6 @@ class EntryStore:
     """Memory for observations of a Dict space.
 
     An entry that is an array is stored in an array of its own, any other in a list.
-
-    Args:
-        parts: The entries.
-        encode: Converts a whole observation.
-        length: Number of observations.
     """
 
     def __init__(
@@ -267,11 +235,9 @@ class EntryStore:
 
     @property
     def forms(self) -> Mapping[NestedKey, ArrayForm]:
-        """See :class:`ObservationStore`."""
         return {key: form for store in self._stores.values() for key, form in store.forms.items()}
 
     def putter(self, widens: bool = True) -> Put:
-        """See :class:`ObservationStore`."""
         puts = [(part.name, self._stores[part.key].putter(widens)) for part in self._parts]
 
         def put(position: int, observation: Any) -> None:
@@ -288,7 +254,6 @@ class EntryStore:
         return put
 
     def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
-        """See :class:`ObservationStore`."""
         readers = [store.reader(rows, arrays, wanted) for store in self._stores.values()]
 
         def read() -> dict[NestedKey, Value]:
@@ -300,7 +265,6 @@ class EntryStore:
         return read
 
     def rows(self, length: int) -> EntryRows:
-        """See :class:`ObservationStore`."""
         columns: dict[str, Array | Sequence[Value]] = {}
         for key, store in self._stores.items():
             if isinstance(store, ArrayStore):
@@ -311,12 +275,7 @@ class EntryStore:
 
 
 class EntryRows(Sequence[Mapping[str, Value]]):
-    """Observations of a Dict space, stored by entry.
-
-    Args:
-        columns: Array ``[T, ...]`` or list of encoded values of each entry.
-        places: Places of the observations in the columns.
-    """
+    """Observations of a Dict space by entry: arrays ``[T, ...]`` or lists of encoded values."""
 
     def __init__(self, columns: Mapping[str, Array | Sequence[Value]], places: range) -> None:
         self._columns, self._places = columns, places

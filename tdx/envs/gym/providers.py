@@ -20,21 +20,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A package that registers envs with Gymnasium when it is imported.
-
-    Args:
-        module: Module to import.
-        package: Name in the package index.
-        ids: Regular expression that the ids of its envs match at the start.
-        install: Argument of ``pip install``; ``package`` if not given.
-        about: What its envs are, in a few words.
-    """
+    """A package that registers envs with Gymnasium when it is imported."""
 
     module: str
-    package: str
-    ids: str
-    install: str | None = None
-    about: str = field(default="", kw_only=True)
+    package: str  # name in the package index
+    ids: str  # regular expression that the ids of its envs match at the start
+    install: str | None = None  # argument of pip install; the package if not given
+    about: str = field(default="", kw_only=True)  # what its envs are, in a few words
 
     @property
     def installed(self) -> bool:
@@ -51,11 +43,7 @@ class Provider:
         return re.match(self.ids, env_id) is not None
 
     def load(self) -> BrokenProvider | None:
-        """Import the package, which registers its envs, and log what it prints.
-
-        Returns:
-            Why it cannot be imported. ``None``: it was imported.
-        """
+        """Import the package, which registers its envs; log its output, return why it fails."""
         if self.module in sys.modules:
             return None
         printed = io.StringIO()
@@ -78,12 +66,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class BrokenProvider:
-    """A package that is installed but cannot be imported.
-
-    Args:
-        provider: The package.
-        error: Error of the import.
-    """
+    """A package that is installed but cannot be imported."""
 
     provider: Provider
     error: BaseException
@@ -182,11 +165,7 @@ def find_provider(env_id: str) -> Provider | None:
 
 
 def load_installed() -> tuple[BrokenProvider, ...]:
-    """Import all known, installed packages, so that their envs are registered.
-
-    Returns:
-        Packages that cannot be imported, each once.
-    """
+    """Import all known, installed packages, which registers their envs; return the broken ones."""
     by_module = {provider.module: provider for provider in PROVIDERS if provider.installed}
     loaded = [provider.load() for provider in by_module.values()]
     return tuple(broken for broken in loaded if broken is not None)

@@ -62,12 +62,7 @@ class RegisteredEnv(Result):
 def find_env(env_id: str) -> EnvSpec:
     """Return the spec of a registered env, importing the package that registers it if needed.
 
-    Args:
-        env_id: Id with or without version, or ``module:id`` to import a module first.
-
-    Raises:
-        EnvNotFoundError: No env with that id is registered.
-        MissingPackageError: The package of the env is not installed, or cannot be imported.
+    The id may have no version, or be ``module:id`` to import a module first.
 
     Example:
         >>> find_env("Pendulum").id
@@ -93,11 +88,7 @@ def find_env(env_id: str) -> EnvSpec:
 
 
 def _load_provider(name: str, env_id: str) -> BrokenProvider | None:
-    """Import the package of an env, if its id has the form of the package's ids.
-
-    Raises:
-        MissingPackageError: The package is not installed, or cannot be imported.
-    """
+    """Import the package of an env, if its id has the form of the package's ids."""
     provider = find_provider(name)
     if provider is None:
         return None
@@ -191,17 +182,11 @@ def _import_registering(module: str, env_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EnvSurvey:
-    """Registered envs, and packages that could not be imported.
+    """Registered envs, and packages that could not be imported."""
 
-    Args:
-        envs: Registered envs, sorted by name; of several versions the newest comes first.
-        broken: Known packages that are installed but cannot be imported.
-        similar: For a search without a result: installed envs with a similar id.
-    """
-
-    envs: tuple[RegisteredEnv, ...]
+    envs: tuple[RegisteredEnv, ...]  # sorted by name; of several versions the newest comes first
     broken: tuple[BrokenProvider, ...] = ()
-    similar: tuple[str, ...] = ()
+    similar: tuple[str, ...] = ()  # installed envs with a similar id, for a search without a result
 
 
 def survey_envs() -> EnvSurvey:

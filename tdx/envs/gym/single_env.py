@@ -37,11 +37,7 @@ _TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
 
 @dataclass(slots=True)
 class PendingSeed:
-    """Seed for the next reset. Gymnasium seeds an env only in ``reset``.
-
-    Args:
-        value: The seed. ``None``: it was used.
-    """
+    """Seed for the next reset, until it is used. Gymnasium seeds an env only in ``reset``."""
 
     value: int | None = None
 
@@ -52,13 +48,7 @@ class PendingSeed:
 
 
 class SingleEnv:
-    """Steps and resets one env.
-
-    Args:
-        env: Gymnasium env.
-        seed: Seed for its next reset.
-        conversion: Conversion from and to TensorDicts.
-    """
+    """Steps and resets one env."""
 
     def __init__(self, env: AnyEnv, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
@@ -146,10 +136,7 @@ def _create_step(
 ) -> StepFields:
     """Create the step function of a single env, which returns a plain dict and the info.
 
-    Args:
-        env_step: The env's own step.
-        conversion: Conversion from and to TensorDicts.
-        reset_env: Resets the env; called if the env was never reset.
+    ``reset_env`` is called if the env was never reset.
     """
     takes_array = conversion.action.array_dtype is not None and conversion.device.type == "cpu"
     act = _array_action if takes_array else conversion.action_decoder()
@@ -192,24 +179,17 @@ class RawEnv:
     """A single Gymnasium env, with the conversion of many of its values to and from tensors.
 
     Values of several steps are converted at once, which costs a tenth of a TensorDict per step.
-
-    Args:
-        step: Makes a step.
-        reset: Resets the env with the pending seed, and returns the observation.
-        keep: Copies an observation, so that it shares no memory with the env.
-        stack: Converts copied observations to entries ``[T, ...]``.
-        decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
-        conversion: Conversion of single values from and to TensorDicts.
-        create_store: Returns memory for a number of observations.
     """
 
     step: Step
-    reset: Callable[[], object]
+    reset: Callable[[], object]  # with the pending seed; returns the observation
+    # copies an observation, so that it shares no memory with the env
     keep: Callable[[object], object]
-    stack: Callable[[Batch], dict[str, Value]]
+    stack: Callable[[Batch], dict[str, Value]]  # converts copied observations to entries [T, ...]
+    # Converts the actions in a TensorDict [T] to a sequence for step().
     decode: Callable[[TensorDictBase], Batch]
     conversion: Conversion
-    create_store: Callable[[int], ObservationStore]
+    create_store: Callable[[int], ObservationStore]  # returns memory for a number of observations
 
     @property
     def flat(self) -> bool:
@@ -223,14 +203,10 @@ class RawEnv:
         return self.conversion.array is not None
 
     def mapping(self, function: Callable[..., Array], shape: tuple[int, ...], kept: int) -> RawEnv:
-        """Return the env with each observation mapped to a new array when it is copied.
+        """Return the env with each observation mapped to a new float32 array when it is copied.
 
-        Only for envs with a single array as observation.
-
-        Args:
-            function: Maps an observation; its second argument is the output array or ``None``.
-            shape: Shape of the mapped observation, float32.
-            kept: Number of envs whose last observations are kept as they are; 0 to keep none.
+        Only for envs with a single array as observation. The second argument of ``function`` is the
+        output array or ``None``. The last observations of ``kept`` envs are kept as they are.
         """
         form = self.conversion.array
         assert form is not None
@@ -271,10 +247,7 @@ def create_raw_env(
 ) -> RawEnv | None:
     """Create the env without TensorDicts; ``None`` if its step does more than that supports.
 
-    Args:
-        env: Single Gymnasium env.
-        take_seed: Returns the seed for its next reset, once.
-        conversion: Conversion from and to TensorDicts.
+    ``take_seed`` returns the seed for its next reset, once.
     """
     if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
         return None
@@ -321,11 +294,7 @@ _REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at
 
 
 def reward_array(reward: object) -> Array:
-    """Convert one reward to a new float32 array of shape ``[1]``.
-
-    Raises:
-        WrongValueError: The reward is not a number, or too large for float32.
-    """
+    """Convert one reward to a new float32 array of shape ``[1]``."""
     # np.float64, which most envs return, is a float too.
     if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
         return np.array(reward, _REWARD_DTYPE, ndmin=1)
@@ -334,9 +303,6 @@ def reward_array(reward: object) -> Array:
 
 def reward_rows(rewards: Sequence[object]) -> Array:
     """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
-
-    Args:
-        rewards: Numbers, or arrays of one number.
 
     Raises:
         WrongValueError: A reward is not a number, or too large for float32; ``index`` is its

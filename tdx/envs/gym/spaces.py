@@ -40,14 +40,10 @@ _ONE = torch.Size([])
 
 @singledispatch
 def codec_of(space: AnySpace, options: CodecOptions) -> Codec:
-    """Create the codec of a space.
+    """Create the codec of the space of a single env, even if ``options`` is that of a vector env.
 
     Values of a space that is not an array of numbers of fixed shape (Text, Sequence, Graph, OneOf
     and custom spaces) are kept as Python objects.
-
-    Args:
-        space: Space of a single env, even if ``options`` is that of a vector env.
-        options: Properties that the codecs of one env share.
     """
     return object_codec(space, options)
 

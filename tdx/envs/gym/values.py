@@ -16,12 +16,8 @@ Check = Callable[[object], object]
 class WrongValueError(ValueError):
     """A value that the env's space does not allow to be stored.
 
-    Args:
-        problem: What the env returned and what was expected; completes "step returned ...".
-        hint: The next step for the user.
-        path: Key of the entry, outermost part first.
-        row: Index of the env in a batch. ``None``: a single env.
-        index: Position in a sequence of values. ``None``: a single value.
+    ``problem`` completes "step returned ...". ``path`` is the key of the entry, outermost part
+    first; ``row`` the env in a batch, and ``index`` the position in a sequence of values.
     """
 
     def __init__(
@@ -93,10 +89,7 @@ def describe_array(dtype: DType, shape: Sequence[int]) -> str:
 def to_array(value: object, dtype: DType, shape: tuple[int, ...]) -> Array:
     """Convert a value to a new array of the dtype and shape of its space.
 
-    Args:
-        value: What the env returned.
-        dtype: Dtype in which it is stored.
-        shape: Shape that the space declares. ``()`` also accepts one element.
+    The shape ``()`` also accepts one element.
 
     Raises:
         WrongValueError: The value is not a numeric array, has another shape, or holds a number that
@@ -112,12 +105,7 @@ def to_array(value: object, dtype: DType, shape: tuple[int, ...]) -> Array:
 def as_numbers(value: object, expected: str) -> Array:
     """Convert a value to an array of numbers, which may share memory with it.
 
-    Args:
-        value: What the env returned.
-        expected: What the space expects instead of a value that is not numeric.
-
-    Raises:
-        WrongValueError: The value is not numeric.
+    ``expected``: what the space expects instead of a value that is not numeric.
     """
     try:
         # An object array would keep non-numeric values.
@@ -144,11 +132,7 @@ def _find_non_number(source: Array) -> object:
 
 
 def cast_numbers(source: Array, dtype: DType) -> Array:
-    """Copy an array of numbers to a dtype.
-
-    Raises:
-        WrongValueError: A number would become infinite or wrap around.
-    """
+    """Copy an array of numbers to a dtype."""
     with np.errstate(over="ignore", invalid="ignore"):
         result = source.astype(dtype, order="C")
     lost = find_lost_number(source, result)
@@ -161,12 +145,7 @@ def cast_numbers(source: Array, dtype: DType) -> Array:
 
 
 def find_lost_number(source: Array, result: Array) -> int | None:
-    """Return the flat index of the first number that a cast changed by more than rounding.
-
-    Args:
-        source: The numbers.
-        result: The same numbers in another dtype.
-    """
+    """Return the flat index of the first number that a cast changed by more than rounding."""
     if source.dtype == result.dtype or result.dtype.kind == "b":
         return None
     if result.dtype.kind == "f":
@@ -185,11 +164,7 @@ def find_lost_number(source: Array, result: Array) -> int | None:
 
 
 def require_mapping(value: object, names: Sequence[object]) -> Mapping[object, object]:
-    """Check that a value is a dict, and return it.
-
-    Raises:
-        WrongValueError: The value has another type or length.
-    """
+    """Check that a value is a dict, and return it."""
     if not isinstance(value, Mapping):
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         raise wrong_value_error(value, f"a dict with {listed}")
@@ -197,11 +172,7 @@ def require_mapping(value: object, names: Sequence[object]) -> Mapping[object, o
 
 
 def require_elements(value: Any, count: int) -> Sequence[object]:
-    """Check that a value is a sequence of ``count`` elements, and return it.
-
-    Raises:
-        WrongValueError: The value has another type or length.
-    """
+    """Check that a value is a sequence of ``count`` elements, and return it."""
     try:
         actual = len(value)
     except TypeError:
@@ -213,16 +184,7 @@ def require_elements(value: Any, count: int) -> Sequence[object]:
 
 
 def to_index(value: Any, start: int, count: int) -> int:
-    """Return an element of a Discrete space as an index from 0.
-
-    Args:
-        value: What the env returned.
-        start: First element of the space.
-        count: Number of elements.
-
-    Raises:
-        WrongValueError: The value is not an integer of the space.
-    """
+    """Return an element of a Discrete space as an index from 0."""
     expected = f"an integer from {start} to {start + count - 1}"
     try:
         index = int(value) - start

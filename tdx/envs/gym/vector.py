@@ -17,12 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
 from tdx.core.planned.columns import as_tensordict
-from tdx.envs.gym.autoreset import (
-    RESETS_ROWS,
-    AutoresetMode,
-    Build,
-    create_without_autoreset,
-)
+from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, Build, create_without_autoreset
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of, root_spec
 from tdx.envs.gym.infos import merge_final_info
@@ -51,11 +46,6 @@ class VectorEnvRows:
 
     In every autoreset mode ``next`` has the terminal observation of an ended row. Until the row is
     reset, steps repeat its last observation and flags, with a reward of 0.
-
-    Args:
-        env: Vector env.
-        seed: Seed for its next reset.
-        conversion: Conversion from and to TensorDicts.
     """
 
     step_fields: ClassVar[None] = None
@@ -85,11 +75,7 @@ class VectorEnvRows:
         self._act, self._finish = conversion.action_decoder(), conversion.result_finisher()
 
     def raw_rows(self, options: CodecOptions) -> GymRows | None:
-        """Return the envs of the rows without TensorDicts; ``None`` if they cannot be stepped so.
-
-        Args:
-            options: Options of the codecs of the vector env.
-        """
+        """Return the envs of the rows without TensorDicts; ``None`` if that is impossible."""
         if not isinstance(self._env, SyncRows) or type(self._env) is not SyncRows:
             return None
         known = self._conversion
@@ -399,12 +385,7 @@ class AsyncRows(AsyncVectorEnv):
 
 
 def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVectorEnv:
-    """Create a vector env that never resets by itself.
-
-    Args:
-        builds: Functions that create one env each.
-        mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
-    """
+    """Create a vector env that never resets by itself: ``sync``, or ``async`` in processes."""
     kind: Any = SyncRows if mode == "sync" else AsyncRows
     with safe_path():
         created: SyncVectorEnv | AsyncVectorEnv = create_without_autoreset(kind, builds, copy=False)

@@ -25,12 +25,7 @@ from tdx.foundation.errors import ArgumentError, EnvError
 
 
 class FrameSkip(AnyWrapper):
-    """Repeats every action and sums the rewards. Stops early if the episode ends.
-
-    Args:
-        env: Single env.
-        steps: Number of times that an action is applied, at least 1.
-    """
+    """Repeats every action and sums the rewards. Stops early if the episode ends."""
 
     uses_own_generator = True
 
@@ -49,12 +44,7 @@ class FrameSkip(AnyWrapper):
 
 
 class RenderedPixels(AnyWrapper):
-    """Adds the rendered frame to the observation, at ``pixels``.
-
-    Args:
-        env: Env with ``render_mode="rgb_array"``.
-        pixels_only: True to leave out the env's own observation.
-    """
+    """Adds the rendered frame of an env with ``render_mode="rgb_array"`` at ``pixels``."""
 
     uses_own_generator = True
 
@@ -111,10 +101,6 @@ class CheckedValues(AnyWrapper):
 
     Gymnasium copies the values of all envs into one array, and ``None`` or a number that does
     not fit would change there unnoticed.
-
-    Args:
-        env: The env.
-        row: Its index in the vector env.
     """
 
     uses_own_generator = True

@@ -27,26 +27,17 @@ _ROUNDS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
 def row_keys(seed: int, shape: tuple[int, ...], device: torch.device | None) -> Tensor:
     """Return a key for each element of a shape, int64; element ``i`` has the key of ``seed + i``.
 
-    Args:
-        seed: Seed of the first element, modulo 2**64.
-        shape: Shape of the result.
-        device: Device of the result.
+    The seed is modulo 2**64.
     """
     rows = torch.arange(math.prod(shape), device=device).reshape(shape)
     return _mix(rows + _signed(operator.index(seed)))
 
 
 def uniform_at(keys: Tensor, first: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Return consecutive uniform numbers of some streams, equal on every device.
+    """Return consecutive uniform numbers of streams, ``[count, *B]``, equal on every device.
 
-    Args:
-        keys: Keys of the streams, int64 ``[*B]``.
-        first: Position of the first number in each stream, int64 ``[*B]``.
-        count: Numbers to return of each stream.
-        dtype: Floating-point dtype of the result.
-
-    Returns:
-        Numbers from ``[-1, 1)``, ``[count, *B]``, multiples of the epsilon of the dtype.
+    The streams have int64 keys ``[*B]``, and positions ``first`` of the first numbers. The numbers
+    are multiples of the epsilon of the dtype in ``[-1, 1)``.
     """
     # The first sum is the only one over all numbers: the rest is done for each stream, or position.
     steps = torch.arange(1, count + 1, device=keys.device).mul_(_INCREMENT)

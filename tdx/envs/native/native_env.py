@@ -28,19 +28,12 @@ with few rows on the host, a single draw takes five times as long as its share o
 
 @dataclass(frozen=True, slots=True)
 class _Upcoming:
-    """Random numbers of the next episodes of each row.
+    """Random numbers of the next episodes of each row."""
 
-    Args:
-        sample: Numbers from ``[-1, 1)``, ``[_EPISODES_AHEAD, *B, state_size]``.
-        first: Index of the first of these episodes, ``[*B, 1]``.
-        current: The env's counter of episodes after the last draw.
-        draws: Number of draws, of which each used at most one episode of a row.
-    """
-
-    sample: Tensor
-    first: Tensor
-    current: Tensor
-    draws: int = 0
+    sample: Tensor  # numbers from [-1, 1), [_EPISODES_AHEAD, *B, state_size]
+    first: Tensor  # index of the first of these episodes, [*B, 1]
+    current: Tensor  # the env's counter of episodes after the last draw
+    draws: int = 0  # number of draws, of which each used at most one episode of a row
 
 
 class NativeEnv(EnvBase):

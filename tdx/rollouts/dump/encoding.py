@@ -104,7 +104,7 @@ def _decode(node: Any, blocks: memoryview) -> Any:
     if kind == _TUPLE:
         return tuple(_decode(item, blocks) for item in content)
     if kind == _MAP:
-        return {_key(_decode(key, blocks)): _decode(item, blocks) for key, item in content}
+        return {_decode(key, blocks): _decode(item, blocks) for key, item in content}
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
     dtype, sizes, start, size, *scalar = content
@@ -115,21 +115,13 @@ def _decode(node: Any, blocks: memoryview) -> Any:
     if len(data) != size:
         raise ValueError("the block is truncated")
     if kind == _TENSOR:
-        return _tensor(data, DTYPES[dtype], shape)
+        if DTYPES[dtype].itemsize * prod(shape) != size:
+            raise ValueError(f"{size} bytes are not a tensor of {dtype} {list(shape)}")
+        if not size:
+            return torch.empty(shape, dtype=DTYPES[dtype])
+        return torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(shape)
     found = np.dtype(dtype)
     if found.hasobject or found.names or found.subdtype or found.itemsize * prod(shape) != size:
         raise ValueError(f"{size} bytes are not an array of {dtype} {list(shape)}")
     array = np.frombuffer(data, found).reshape(shape) if size else np.empty(shape, found)
     return array[()] if scalar[0] else array
-
-
-def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    if dtype.itemsize * prod(shape) != len(data):
-        raise ValueError(f"{len(data)} bytes are not a tensor of {dtype} {list(shape)}")
-    if not data:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(shape)
-
-
-def _key(key: Any) -> Any:
-    return tuple(key) if isinstance(key, list) else key

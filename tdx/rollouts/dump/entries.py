@@ -54,23 +54,14 @@ class NotFiniteWarning(UserWarning):
 
 
 class FiniteCheck:
-    """Warns of the entries of a recording that hold NaN or infinity, once for each of them.
-
-    Args:
-        dim: Time dim of the chunks.
-    """
+    """Warns of the entries of a recording that hold NaN or infinity, once for each of them."""
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
         self._reported: set[Parts] = set()
 
     def check(self, chunk: TensorDictBase, start: int) -> None:
-        """Check a chunk ``[*B, T]``.
-
-        Args:
-            chunk: Tensors that were stored.
-            start: Number of the first step.
-        """
+        """Check the stored tensors of a chunk ``[*B, T]``, which begins with step ``start``."""
         lines = []
         for path, value in flatten_tensors(chunk).items():
             text = None if path in self._reported else self._describe(value, start)
@@ -100,11 +91,7 @@ class FiniteCheck:
 
 
 def flatten_tensors(data: TensorDictBase) -> LeavesByPath:
-    """Return every entry by its path.
-
-    Raises:
-        ArgumentError: An entry is not a tensor.
-    """
+    """Return every entry by its path."""
     found: LeavesByPath = {}
     _collect(data, (), found)
     return found
@@ -126,12 +113,9 @@ def _collect(data: TensorDictBase, path: Parts, found: LeavesByPath) -> None:
 def unflatten_tensors(
     leaves: Mapping[Parts, Tensor], batch: Iterable[int], groups: Mapping[Parts, tuple[int, ...]]
 ) -> TensorDictBase:
-    """Return a TensorDict of entries by their path.
+    """Return a TensorDict ``batch`` of entries by their path.
 
-    Args:
-        leaves: The entries.
-        batch: Batch size of the TensorDict.
-        groups: Batch dimensions that nested TensorDicts have in addition, by path.
+    ``groups`` has the batch dimensions that nested TensorDicts have in addition, by path.
     """
     every_group = {**{path[:-1]: () for path in leaves if len(path) > 1}, **groups}
     return _unflatten(leaves, every_group, (), torch.Size(batch))
@@ -156,11 +140,8 @@ def _unflatten(
 
 def list_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of all entries."""
-    return [normalize_key(key) for key in tensordict.keys(True, True, is_leaf=_is_leaf)]
-
-
-def _is_leaf(kind: type) -> bool:
-    return not issubclass(kind, TensorDictBase)
+    keys = tensordict.keys(True, True, is_leaf=lambda kind: not issubclass(kind, TensorDictBase))
+    return list(map(normalize_key, keys))
 
 
 def key_names(key: NestedKey) -> tuple[str, ...]:
@@ -187,13 +168,9 @@ def space_kind(leaf: TensorSpec) -> str:
 
 
 def find_unstorable(env: EnvBase) -> dict[NestedKey, str]:
-    """Return the entries of an env that are not tensors, with the kind of their space.
+    """Return the kind of space, such as ``Text``, of each entry of an env that is not a tensor.
 
-    Args:
-        env: The env, with its chain.
-
-    Returns:
-        Kinds such as ``Text`` by key; ``NonTensor`` if no Gymnasium space is known.
+    It is ``NonTensor`` if no Gymnasium space is known.
     """
     found: dict[NestedKey, str] = {}
     for part in _PARTS:
@@ -205,15 +182,7 @@ def find_unstorable(env: EnvBase) -> dict[NestedKey, str]:
 
 
 def check_storable(env: EnvBase, names: Iterable[str] | None) -> None:
-    """Warn about the entries that a dump excludes.
-
-    Args:
-        env: The env, with its chain.
-        names: Entries to store, as ``--keys`` names them. ``None``: every entry that can be stored.
-
-    Raises:
-        ArgumentError: One of ``names`` cannot be stored.
-    """
+    """Warn of entries that a dump excludes; refuse those of ``--keys`` that cannot be stored."""
     entries = find_unstorable(env)
     if names is None:
         if entries:
@@ -269,11 +238,7 @@ def select_storable_spec(spec: Composite) -> Composite:
 
 
 def list_skipped(specs: Iterable[SpecEntry]) -> dict[NestedKey, str]:
-    """Return the entries that a dump excludes, with the kind of their space.
-
-    Args:
-        specs: Spec entries of its manifest.
-    """
+    """Return the entries that a dump excludes, with the kind of their space."""
     return {
         normalize_key(tuple(entry["key"])): entry["kind"]
         for entry in specs
@@ -313,11 +278,7 @@ def _describe_bound(leaf: TensorSpec, name: str, widest: Callable[[Tensor], Tens
 
 
 def parse_spec_entries(fields: Fields) -> list[SpecEntry]:
-    """Validate and return the field ``specs`` of a manifest.
-
-    Raises:
-        StorageError: An entry is invalid.
-    """
+    """Validate and return the field ``specs`` of a manifest."""
     found = []
     for spec in fields.objects("specs"):
         for name in ("part", "kind", "dtype"):
@@ -333,15 +294,9 @@ def parse_spec_entries(fields: Fields) -> list[SpecEntry]:
 
 
 def describe_violation(values: Tensor, spec: SpecEntry, start: int = 0) -> str | None:
-    """Describe the first violation of a spec by its values.
+    """Describe the first violation of a spec by stored values ``[T, *shape]`` of its entry.
 
-    Args:
-        values: Stored values of one entry, ``[T, *shape]``.
-        spec: Spec of the entry.
-        start: Step of the first value.
-
-    Returns:
-        A sentence; ``None``: the values fit.
+    ``start`` is the step of the first value. ``None``: the values fit.
 
     Raises:
         TdxError: The entry describes no spec.

@@ -55,16 +55,7 @@ class Episode(Result):
 
 
 class EpisodeIndex:
-    """Compact columns of the episodes so far, and the running episode of each row.
-
-    Args:
-        rows: Number of batch elements.
-
-    Attributes:
-        steps: Number of steps so far.
-        starts: First step of the running episode, by row.
-        sums: Rewards of the running episode so far, by row.
-    """
+    """Compact columns of the episodes so far, and start and rewards of the running ones by row."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.steps = rows, 0
@@ -108,15 +99,10 @@ class EpisodeIndex:
         return float(torch.from_numpy(returns).mean()) if finite else None, float(lengths.mean())
 
     def add(self, rewards: Tensor, ends: Tensor, terminated: Tensor) -> Columns:
-        """Add a chunk.
+        """Add a chunk, and return the episodes that ended in it.
 
-        Args:
-            rewards: Sum over the reward entries of a row, float64, shape ``[rows, T]``.
-            ends: True where an episode ends, shape ``[rows, T]``.
-            terminated: True where the env terminated it, shape ``[rows, T]``.
-
-        Returns:
-            The episodes that ended in the chunk.
+        All arguments are ``[rows, T]``: the sum over the reward entries (float64), where an episode
+        ends, and where the env terminated it.
         """
         totals, flags = rewards.cumsum(1).numpy(), terminated.numpy()
         step, row = ends.numpy().T.nonzero()
@@ -174,11 +160,7 @@ class EpisodeIndex:
 
     @classmethod
     def from_dict(cls, data: object, rows: int, steps: int) -> EpisodeIndex:
-        """Parse the output of :meth:`to_dict`.
-
-        Raises:
-            StorageError: A column is invalid, or episodes contradict each other.
-        """
+        """Parse the output of :meth:`to_dict`."""
         fields = Fields(data, "episodes", DAMAGED)
         running = fields.object("running")
         index = cls(check_row_count(rows))
@@ -192,14 +174,8 @@ class EpisodeIndex:
     def extend(self, columns: Columns, steps: int, running: list[Any] | None, source: str) -> None:
         """Add the episodes that ended in a chunk, as read from a file.
 
-        Args:
-            columns: ``row``, ``length``, ``return`` and ``terminated``.
-            steps: Number of steps up to the end of the chunk.
-            running: Rewards of the episodes that run then, by row; ``None``: unknown.
-            source: Name of the columns in error messages.
-
-        Raises:
-            StorageError: They cannot be the episodes of these steps.
+        ``steps`` counts up to the end of the chunk. ``running`` has the rewards of the episodes
+        that run then, by row, if they are known.
         """
         row, length = columns["row"], columns["length"]
         wrong = StorageError(f"{source}: the episodes do not fit the steps", hint=DAMAGED)
@@ -227,11 +203,7 @@ class EpisodeIndex:
                 raise wrong
 
     def split(self, steps: list[int]) -> Iterator[Columns]:
-        """Yield the episodes that ended in each chunk.
-
-        Args:
-            steps: Number of steps up to the end of each chunk.
-        """
+        """Yield the episodes that ended in each chunk; ``steps`` counts up to the end of each."""
         columns = {name: self.column(name) for name in _TYPES}
         places = np.searchsorted(columns["start"] + columns["length"], [0, *steps], side="right")
         for begin, end in itertools.pairwise(places.tolist()):
@@ -239,11 +211,7 @@ class EpisodeIndex:
 
 
 def check_row_count(rows: int) -> int:
-    """Return the number of batch elements after checking it.
-
-    Raises:
-        StorageError: It is too large.
-    """
+    """Return the number of batch elements after checking it."""
     if rows > MAX_ROWS:
         raise StorageError(
             f"the batch has {rows:,} elements, the limit is {MAX_ROWS:,}", hint=DAMAGED
@@ -260,11 +228,7 @@ def line_columns(columns: Columns) -> dict[str, list[Any]]:
 
 
 def parse_line_columns(fields: Fields) -> Columns:
-    """Parse the output of :func:`line_columns`.
-
-    Raises:
-        StorageError: A column is invalid.
-    """
+    """Parse the output of :func:`line_columns`."""
     columns = {
         "row": _whole(fields, "row"),
         "length": _whole(fields, "length"),
@@ -349,10 +313,7 @@ class EpisodeKeys(Result):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards, ends and terminations, each ``[rows, steps]``.
 
-        Args:
-            flat: Returns an entry below ``next`` as ``[rows, steps, n]``.
-            rows: Number of batch elements.
-            steps: Number of steps.
+        ``flat`` returns an entry below ``next`` as ``[rows, steps, n]``.
         """
         rewards = torch.zeros(rows, steps, dtype=torch.float64)
         for key in self.rewards:
@@ -368,11 +329,7 @@ class EpisodeKeys(Result):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> EpisodeKeys:
-        """Parse the output of :meth:`to_dict`.
-
-        Raises:
-            StorageError: A key is invalid.
-        """
+        """Parse the output of :meth:`to_dict`."""
         return cls(_keys(fields, "rewards"), _keys(fields, "ends"))
 
 

@@ -35,31 +35,19 @@ _PARTS = (*TRACKS, STATE, SHARDS, DAMAGED_FOLDER)
 
 @contextmanager
 def report_unreadable(folder: Path) -> Iterator[None]:
-    """Turn errors of reading a dump into one sentence.
-
-    Raises:
-        StorageError: The dump does not exist, or cannot be read.
-    """
+    """Turn errors of reading a dump into one sentence."""
     with report_read_errors(folder, missing=missing_dump(folder)):
         yield
 
 
 def read_dump_folder(folder: Path, read: Callable[[Container], Content]) -> Content:
-    """Read a dump through one descriptor, so that everything comes from the same dump.
-
-    Raises:
-        StorageError: It does not exist, or cannot be read.
-    """
+    """Read a dump through one descriptor, so that everything comes from the same dump."""
     with report_unreadable(folder):
         return read_folder(folder, read)
 
 
 def raise_if_unreadable(error: Exception) -> None:
-    """Raise an error again if the system could not read a file, which may be intact.
-
-    Args:
-        error: Error of reading a dump: that of the system, or one that it caused.
-    """
+    """Raise an error of reading a dump again if it is the system's: the file may be intact."""
     cause = error.__cause__ or error
     if isinstance(cause, OSError) and cause.errno in SYSTEM_HINTS:
         raise error
@@ -74,11 +62,7 @@ def missing_dump(folder: Path) -> StorageError:
 
 
 def check_links(root: Container) -> None:
-    """Refuse a dump that contains anything but regular files and folders.
-
-    Raises:
-        StorageError: There is a link or a device, or an implausible number of files.
-    """
+    """Refuse a dump that contains anything but regular files and folders."""
     root.check_links(lambda path: "/" in path or path in (*TRACKS, STATE))
 
 
@@ -88,11 +72,10 @@ class LockedError(ArgumentError):
 
 @contextmanager
 def lock_for_writing(folder: Path, *, shared: bool = False) -> Iterator[Container]:
-    """Keep other processes from writing a dump.
+    """Keep other processes, but those with a shared lock too, from writing an existing folder.
 
-    Args:
-        folder: An existing folder.
-        shared: Whether other processes with a shared lock are accepted.
+    Raises:
+        LockedError: Another process writes it, or has just replaced it.
 
     Raises:
         LockedError: Another process writes it, or has just replaced it.
@@ -127,11 +110,7 @@ class StateFile(Result):
 
     @classmethod
     def from_fields(cls, fields: Fields | None) -> StateFile | None:
-        """Parse the output of :meth:`to_dict`.
-
-        Raises:
-            StorageError: A field is invalid, or the name is that of another file.
-        """
+        """Parse the output of :meth:`to_dict`."""
         if fields is None:
             return None
         name = fields.text("file")
@@ -160,11 +139,9 @@ def read_state(root: Container, state: StateFile) -> bytes:
 
 
 def remove_leftovers(root: Container, state: StateFile | None) -> None:
-    """Remove state files that the index does not name, and temporary files of killed writers.
+    """Remove state files other than that of the index, and temporary files of killed writers.
 
-    Args:
-        root: The dump's folder, which this process has locked.
-        state: State file that the index names; ``None``: it names none.
+    This process has locked the folder.
     """
     current = None if state is None else state.name
     with suppress(FileNotFoundError):

@@ -44,15 +44,7 @@ class Chunk(Result):
 
 
 class ChunkList(Sequence[Chunk]):
-    """Compact list of chunks.
-
-    Args:
-        chunks: Initial chunks.
-
-    Attributes:
-        steps: Number of steps of all chunks.
-        raw_steps: Number of raw steps of all chunks.
-    """
+    """Compact list of chunks."""
 
     def __init__(self, chunks: Iterable[Chunk] = ()) -> None:
         self.steps = self.raw_steps = 0
@@ -121,22 +113,13 @@ _START = b'{"steps": '
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One line of the index.
-
-    Args:
-        chunk: Lengths and checksums.
-        episodes: Episodes that ended in the chunk.
-        running: Rewards so far of the episodes that run after it, as plain data, by row.
-        tracks: Tracks that start with this chunk.
-        transforms: Running state of the stages after it; ``None``: unchanged.
-        state: State file to resume from after it.
-    """
+    """One line of the index."""
 
     chunk: Chunk
-    episodes: Columns
-    running: list[Any] | None = None
-    tracks: tuple[Track, ...] = ()
-    transforms: dict[str, Any] | None = None
+    episodes: Columns  # that ended in the chunk
+    running: list[Any] | None = None  # rewards so far of the episodes that run after it, by row
+    tracks: tuple[Track, ...] = ()  # that start with this chunk
+    transforms: dict[str, Any] | None = None  # running state of the stages; None: unchanged
     state: StateFile | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -157,16 +140,7 @@ class IndexEntry:
 
 
 def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]) -> IndexEntry:
-    """Parse a line of the index.
-
-    Args:
-        fields: The parsed line.
-        tracks: Tracks so far, by name.
-        batch: Batch size of the dump.
-
-    Raises:
-        StorageError: A field is invalid.
-    """
+    """Parse a line of the index, given the tracks so far."""
     raw_steps = fields.count("raw_steps")
     new: list[Track] = []
     if "tracks" in fields.data:
@@ -219,14 +193,6 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
     """Yield each complete line and the position after it.
 
     An incomplete last line, left by a killed process, is ignored.
-
-    Args:
-        file: The index.
-        start: Start of the index.
-        source: Name of the file in error messages.
-
-    Raises:
-        StorageError: A line was changed, removed or moved.
     """
     place = start
     while text := file.readline(_MAX_LINE):
@@ -248,16 +214,12 @@ def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[
 def append_entry(
     descriptor: int, entry: IndexEntry, place: Position, *, sync: bool = True
 ) -> Position:
-    """Write a line at a position of the index, and wait until it is on the disk.
+    """Write a line of the index, cutting off what follows, and return the position after it.
 
-    Args:
-        descriptor: The index, open for writing.
-        entry: Content of the line.
-        place: Position of the line; whatever follows is cut off.
-        sync: Whether to wait.
+    With ``sync``, the line is on the disk then.
 
-    Returns:
-        The position after the line.
+    Raises:
+        OSError: It cannot be written. The line is removed again.
 
     Raises:
         OSError: It cannot be written. The line is removed again.

@@ -337,17 +337,9 @@ class Manifest:
 
 
 def load_manifest(root: Container, *, without_partial: bool = False) -> tuple[Manifest, Position]:
-    """Read the manifest and index of a dump.
+    """Read the manifest and index of a dump, perhaps without a partial last chunk.
 
-    Args:
-        root: The dump's folder.
-        without_partial: Whether to exclude a partial last chunk.
-
-    Returns:
-        The manifest, and the end of the index.
-
-    Raises:
-        StorageError: The dump is missing, damaged, of another version, or has links.
+    Also returns the end of the index.
     """
     check_links(root)
     fields = read_header(root)
@@ -386,16 +378,7 @@ def load_manifest(root: Container, *, without_partial: bool = False) -> tuple[Ma
 
 
 def read_header(root: Container, kind: str = FORMAT, version: int = VERSION) -> Fields:
-    """Read ``manifest.json``.
-
-    Args:
-        root: The dump's folder.
-        kind: Format that the file must have.
-        version: Version of that format.
-
-    Raises:
-        StorageError: The file is missing, damaged, or of another format or version.
-    """
+    """Read ``manifest.json``, which must have this format and version."""
     folder = root.path
     file = folder / MANIFEST
     try:

@@ -39,15 +39,7 @@ def is_url(path: object) -> TypeGuard[str]:
 
 
 class RemoteDump:
-    """Files of a dump at a URL.
-
-    Args:
-        url: URL of its folder, with a protocol of fsspec.
-
-    Raises:
-        ArgumentError: The protocol is unknown, or the URL is a chain.
-        MissingPackageError: A package that the protocol needs is not installed.
-    """
+    """Files of a dump in a folder at a URL, with a protocol of fsspec."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -73,15 +65,10 @@ class RemoteDump:
         self._root = str(root).rstrip("/")
 
     def list_files(self, below: str = "") -> dict[str, int]:
-        """Return the size of each file, by its path relative to the dump.
+        """Return the size of each file in the dump, or below one of its folders, by path.
 
-        Files of shards that are not committed are left out.
-
-        Args:
-            below: Folder in the dump to list. Empty: all.
-
-        Raises:
-            StorageError: They cannot be listed, or a name leads out of the dump.
+        Files of shards that are not committed are left out. A name that leads out of the dump is
+        refused.
         """
         with self._report_errors("list"):
             self._files.invalidate_cache()
@@ -110,15 +97,7 @@ class RemoteDump:
         return {name: size for name, size in sizes.items() if is_committed(name)}
 
     def download(self, sizes: dict[str, int], folder: Path) -> None:
-        """Write files into a folder.
-
-        Args:
-            sizes: Their sizes, from :meth:`list_files`.
-            folder: New or existing folder.
-
-        Raises:
-            StorageError: A file cannot be read, has another size, or exists.
-        """
+        """Write files of :meth:`list_files` into a new or existing folder."""
         folder.mkdir(exist_ok=True)
         with Container.open(folder) as root:
             for name, size in sizes.items():
@@ -138,15 +117,7 @@ class RemoteDump:
                         )
 
     def upload(self, folder: Path, names: Sequence[str]) -> None:
-        """Write files of a folder to the URL, in this order.
-
-        Args:
-            folder: Local folder.
-            names: Paths relative to it.
-
-        Raises:
-            StorageError: A file cannot be written.
-        """
+        """Write files of a folder to the URL, in this order."""
         for name in names:
             path = f"{self._root}/{name}"
             with self._report_errors(f"upload {name} to"):

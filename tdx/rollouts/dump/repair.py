@@ -88,11 +88,7 @@ def repair(path: str | Path, on_file: OnFile = ignore_progress) -> Repair:
 
 @contextmanager
 def _report_repaired(folder: Path, has_changed: bool) -> Iterator[None]:
-    """Say in errors of reading a dump that it was repaired before.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
+    """Say in errors of reading a dump that it was repaired before."""
     try:
         yield
     except StorageError as error:
@@ -104,11 +100,7 @@ def _report_repaired(folder: Path, has_changed: bool) -> Iterator[None]:
 
 
 class _SetAside:
-    """Keeps files of a dump in its folder for damaged files.
-
-    Args:
-        root: The dump's folder.
-    """
+    """Keeps files of a dump in its folder for damaged files."""
 
     def __init__(self, root: Container) -> None:
         self._root = root
@@ -158,12 +150,7 @@ class _Line:
 
 
 class _Repair:
-    """Repair of a dump without shards, which this process has locked.
-
-    Args:
-        root: The dump's folder.
-        on_file: Called before each file is read.
-    """
+    """Repair of a dump without shards, which this process has locked."""
 
     def __init__(self, root: Container, on_file: OnFile) -> None:
         self._root, self._folder, self._on_file = root, root.path, on_file
@@ -213,11 +200,7 @@ class _Repair:
         return bool(self._aside.names or self._rewritten)
 
     def result(self, verification: Verification) -> Repair:
-        """Return what was kept and lost.
-
-        Args:
-            verification: Result of verifying the repaired dump.
-        """
+        """Return what was kept and lost."""
         kept, lost = self._kept, self._lines[len(self._kept) :]
         steps, chunks, episodes = _count([line.entry for line in lost])
         for data in self._unread:

@@ -52,10 +52,6 @@ spread almost evenly, so that the consecutive seeds of a batch stay within their
 def derive_shard_seed(root_seed: int, shard: int) -> int:
     """Return the seed of a shard, which differs from that of every other shard.
 
-    Args:
-        root_seed: Seed of the sharded dump.
-        shard: Index of the shard.
-
     Example:
         >>> len({derive_shard_seed(0, shard) for shard in range(2048)})
         2048
@@ -175,29 +171,15 @@ def is_sharded(folder: Path | Container) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShardListing:
-    """Shards by their state in the folder.
-
-    Args:
-        committed: Complete shards, in order.
-        parts: Shards that are being recorded, or were when their process ended.
-        failures: Message of the last attempt, by failed shard.
-    """
+    """Shards by their state in the folder."""
 
     committed: tuple[int, ...]
-    parts: tuple[int, ...]
-    failures: dict[int, str]
+    parts: tuple[int, ...]  # being recorded, or left by a process that ended
+    failures: dict[int, str]  # message of the last attempt
 
 
 def list_shards(root: Container, count: int) -> ShardListing:
-    """List the shards in a folder without opening any of them.
-
-    Args:
-        root: The dump's folder.
-        count: Number of shards of the plan.
-
-    Raises:
-        StorageError: The folder has something that does not belong to the dump.
-    """
+    """List the shards in a folder without opening any of them."""
     found: dict[str, list[int]] = {"": [], ".part": [], ".failed": []}
     try:
         with root.subfolder(SHARDS) as inner:
@@ -261,13 +243,7 @@ class ShardSummary(Result):
 
     @classmethod
     def of(cls, shard: int, manifest: Manifest, end: Position) -> ShardSummary:
-        """Summarize a shard.
-
-        Args:
-            shard: Index of the shard.
-            manifest: Its manifest.
-            end: End of its index.
-        """
+        """Summarize a shard."""
         episodes = manifest.episodes
         return cls(
             shard,
@@ -283,11 +259,7 @@ class ShardSummary(Result):
 
     @classmethod
     def from_fields(cls, fields: Fields) -> ShardSummary:
-        """Parse a line of the index.
-
-        Raises:
-            StorageError: A field is invalid.
-        """
+        """Parse a line of the index."""
         try:
             returns = float(fields.value("return"))
         except (TypeError, ValueError, OverflowError):
@@ -310,12 +282,6 @@ def write_shard_index(
 ) -> None:
     """Write the index of all shards, which marks the dump as complete.
 
-    Args:
-        root: The dump's folder.
-        plan: The plan.
-        tracks: Tracks of every shard.
-        shards: All shards, in order.
-
     Raises:
         OSError: It cannot be written.
     """
@@ -333,18 +299,7 @@ def write_shard_index(
 def read_shard_index(
     root: Container, plan: ShardPlan
 ) -> tuple[dict[str, Track], list[ShardSummary]] | None:
-    """Read the index of all shards; ``None`` if the dump is not complete.
-
-    Args:
-        root: The dump's folder.
-        plan: The plan.
-
-    Returns:
-        The tracks of every shard by name, and all shards in order.
-
-    Raises:
-        StorageError: It is damaged.
-    """
+    """Read the tracks and summaries of all shards; ``None`` if the dump is not complete."""
     source, tracks = str(root.path / SHARD_INDEX), {}
     shards: list[ShardSummary] = []
     try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -29,12 +29,7 @@ from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.rollouts.dump.entries import list_keys
 from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
-from tdx.rollouts.dump.folder import (
-    DATA,
-    RAW,
-    read_dump_folder,
-    report_unreadable,
-)
+from tdx.rollouts.dump.folder import DATA, RAW, read_dump_folder, report_unreadable
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.shard_plan import (
@@ -53,16 +48,11 @@ Opened = TypeVar("Opened")
 
 
 class RecentlyUsed(Sequence[Opened]):
-    """Sequence whose items are opened when they are used, and kept for a while.
-
-    Args:
-        count: Number of items.
-        open_item: Opens an item by its index.
-    """
+    """Sequence whose items are opened when they are used, and kept for a while."""
 
     def __init__(self, count: int, open_item: Callable[[int], Opened]) -> None:
-        self._count, self._open_item = count, open_item
-        self._items: OrderedDict[int, Opened] = OrderedDict()
+        self._count = count
+        self._open_item = lru_cache(_MAX_OPEN)(open_item)
 
     def __len__(self) -> int:
         return self._count
@@ -70,32 +60,13 @@ class RecentlyUsed(Sequence[Opened]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(self._count)[index]]
-        place = range(self._count)[index]
-        if place not in self._items:
-            self._items[place] = self._open_item(place)
-            if len(self._items) > _MAX_OPEN:
-                self._items.popitem(last=False)
-        self._items.move_to_end(place)
-        return self._items[place]
+        return self._open_item(range(self._count)[index])
 
 
 class ShardedFolder:
     """A sharded dump: its plan, and its committed shards in order.
 
     Its folder stays open, so that shards that are read later belong to the same dump.
-
-    Args:
-        source: The dump, open or not.
-
-    Attributes:
-        folder: Folder of the dump.
-        plan: The plan.
-        shards: Numbers of each committed shard.
-        tracks: Tracks of every shard, by name.
-        complete: Whether all shards are committed, and the dump has its index.
-
-    Raises:
-        StorageError: The dump is missing or damaged, or its folder has something else.
     """
 
     def __init__(self, source: Path | Container) -> None:
@@ -134,11 +105,7 @@ class ShardedFolder:
 
     @contextmanager
     def open_shard(self, place: int) -> Iterator[Container]:
-        """Open a shard by its place among the committed ones.
-
-        Raises:
-            StorageError: It cannot be read, or the dump was replaced since it was opened.
-        """
+        """Open a shard by its place among the committed ones."""
         name = shard_name(self.shards[place].shard)
         try:
             with report_unreadable(self.path(place)), self.root.subfolder(name) as root:
@@ -149,11 +116,7 @@ class ShardedFolder:
             raise
 
     def manifest(self, place: int) -> Manifest:
-        """Return the manifest of a shard by its place among the committed ones.
-
-        Raises:
-            StorageError: It is damaged, or was recorded elsewhere.
-        """
+        """Return the manifest of a shard by its place among the committed ones."""
         found: Manifest = self._manifests[place]
         return found
 
@@ -197,11 +160,7 @@ class ShardedSteps:
 
     An index selects steps, as in a TensorDict: ``steps[..., 100:200]``, ``steps[..., 7]`` or
     ``steps[..., torch.tensor([3, 1])]``. A key selects one entry and reads all of it.
-
-    Args:
-        track: Entries of every shard.
-        counts: Number of steps of each shard.
-        open_shard: Opens the steps of a shard as ``[*B, T]``.
+    ``open_shard`` opens the steps of a shard as ``[*B, T]``.
     """
 
     def __init__(
@@ -327,11 +286,7 @@ class ShardedSteps:
 
 
 class ShardedChunks(ChunkList):
-    """Chunks of all shards, whose checksums are read when they are used.
-
-    Args:
-        folder: The dump.
-    """
+    """Chunks of all shards, whose checksums are read when they are used."""
 
     def __init__(self, folder: ShardedFolder) -> None:
         super().__init__()
@@ -360,9 +315,6 @@ class ShardedEpisodes(EpisodeIndex):
     """Episodes of all shards, which are read when they are used.
 
     Each shard starts with a reset, so that it may cut an episode at its end.
-
-    Args:
-        folder: The dump.
     """
 
     def __init__(self, folder: ShardedFolder) -> None:

@@ -36,18 +36,13 @@ _FREE_STEPS = 2**24
 
 @dataclass(slots=True)
 class Track:
-    """Columns of a rollout, each in one file.
-
-    Args:
-        name: Name of the track's folder.
-        batch_size: ``[*B]``.
-        leaves: Dtype and shape of each entry in one step, ``[*B, ...]``, by path.
-        groups: Batch dimensions that nested TensorDicts have in addition, by path.
-    """
+    """Columns of a rollout, each in one file."""
 
     name: str
     batch_size: tuple[int, ...]
+    # by path; the shape of one step, [*B, ...]
     leaves: dict[Parts, tuple[torch.dtype, tuple[int, ...]]] = field(default_factory=dict)
+    # Batch dimensions that nested TensorDicts have in addition, by path.
     groups: dict[Parts, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -79,11 +74,7 @@ class Track:
 
     @classmethod
     def from_dict(cls, name: str, batch: tuple[int, ...], data: object) -> Track:
-        """Parse the output of :meth:`to_dict`.
-
-        Raises:
-            StorageError: A field is invalid, or fields contradict each other.
-        """
+        """Parse the output of :meth:`to_dict`."""
         fields = Fields(data, f"track {name!r}", DAMAGED)
         leaves, groups = {}, {}
         for leaf in fields.objects("leaves"):
@@ -122,11 +113,7 @@ class Track:
     # Writing
 
     def columns(self, data: TensorDictBase) -> LeavesByPath:
-        """Return the entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``.
-
-        Raises:
-            ArgumentError: They differ from those of the preceding chunks.
-        """
+        """Return the entries of a chunk ``[*B, T]`` with time first, ``[T, *B, ...]``."""
         dim = len(self.batch_size)
         columns = {path: leaf.movedim(dim, 0) for path, leaf in flatten_tensors(data).items()}
         found = {path: (leaf.dtype, tuple(leaf.shape[1:])) for path, leaf in columns.items()}
@@ -141,18 +128,10 @@ class Track:
     def write(
         self, root: Container, columns: LeavesByPath, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
-        """Write a chunk after ``start`` steps, over existing bytes.
+        """Write a chunk ``[T, *B, ...]`` after ``start`` steps; return the checksum of each file.
 
-        A file never shrinks: other processes may have mapped it.
-
-        Args:
-            root: The dump's folder.
-            columns: The entries, ``[T, *B, ...]``.
-            start: Number of steps before the chunk.
-            pool: Executor that writes the files concurrently, and flushes them to the disk.
-
-        Returns:
-            Checksum of each entry, by its file.
+        A file never shrinks: other processes may have mapped it. With a ``pool``, the files are
+        written concurrently, and flushed to the disk.
 
         Raises:
             StorageError: A file is a link, or not a regular file.
@@ -222,22 +201,14 @@ class Track:
     # Reading
 
     def check_steps(self, steps: int) -> None:
-        """Refuse an implausible number of steps without a byte.
-
-        Raises:
-            StorageError: There are too many.
-        """
+        """Refuse an implausible number of steps without a byte."""
         if steps > _FREE_STEPS and not any(map(self.step_bytes, self.leaves)):
             raise StorageError(
                 f"track {self.name!r} declares {steps:,} steps without a byte", hint=DAMAGED
             )
 
     def find_problem(self, root: Container, path: Parts, steps: int) -> str | None:
-        """Return the problem of an entry's file, without reading it; ``None`` if it has none.
-
-        Raises:
-            StorageError: The file is a link, or not a regular file.
-        """
+        """Return the problem of an entry's file, without reading it; ``None`` if it has none."""
         wanted = steps * self.step_bytes(path)
         try:
             with root.open_file(self.file(path)) as file:
@@ -247,11 +218,7 @@ class Track:
         return f"has {found} bytes, {wanted} are needed" if found < wanted else None
 
     def check_files(self, root: Container, steps: int) -> None:
-        """Check that no file is missing or too short.
-
-        Raises:
-            StorageError: A file is.
-        """
+        """Check that no file is missing or too short."""
         for path in self.leaves:
             problem = self.find_problem(root, path, steps)
             if problem:
@@ -261,15 +228,7 @@ class Track:
                 )
 
     def open(self, root: Container, steps: int) -> TensorDictBase:
-        """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them.
-
-        Args:
-            root: The dump's folder.
-            steps: Number of steps.
-
-        Raises:
-            StorageError: A file is missing, too short, or a link.
-        """
+        """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them."""
         self.check_files(root, steps)
         leaves = {path: self._map(root, path, steps) for path in self.leaves}
         return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)

@@ -52,14 +52,9 @@ _EXISTING = "--resume continues it, --force replaces it"
 class DumpWriter:
     """Appends chunks to a dump.
 
-    A chunk counts as soon as the index has its line: its numbers, and the state to resume from,
-    are on the disk before that. Use it as a context manager.
-
-    Args:
-        root: The dump's folder.
-        manifest: Manifest of the steps so far, with ``flags``.
-        end: End of the index.
-        hint: Hint of the error if the disk is full.
+    A chunk counts as soon as the index has its line: its numbers, and the state to resume from, are
+    on the disk before that. Use it as a context manager. The manifest needs ``flags``; ``end`` is
+    the end of the index; ``hint`` is that of the error if the disk is full.
     """
 
     def __init__(
@@ -102,9 +97,6 @@ class DumpWriter:
             raw: Raw steps of the base env, if they are stored.
             state: State to resume from after the chunk; ``None``: the rollout cannot be resumed.
             partial: True if the env failed in the chunk, so that a resumed rollout repeats it.
-
-        Raises:
-            OutputError: The disk is full, or cannot be written to.
         """
         manifest = self.manifest
         with report_write_errors(self.folder, full_hint=self._hint):
@@ -181,11 +173,7 @@ class DumpWriter:
         return {track.file(path): checksum(column) for path, column in columns.items()}
 
     def read_state(self) -> dict[str, Any] | None:
-        """Return the state that was saved with the last finished chunk.
-
-        Raises:
-            StorageError: Its file is missing or damaged.
-        """
+        """Return the state that was saved with the last finished chunk."""
         if self.manifest.state is None:
             return None
         try:
@@ -208,17 +196,7 @@ class DumpWriter:
 
 
 def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
-    """Check that a dump may be written, before any work is done.
-
-    Args:
-        folder: Folder of the dump.
-        force: Whether an existing dump may be replaced.
-        hint: Hint of the error about an existing dump.
-
-    Raises:
-        ArgumentError: A dump exists and may not be replaced, another process is writing it,
-            or the folder has something else.
-    """
+    """Check that a dump may be written, before any work is done, and that nobody locks it."""
     if folder.is_dir() and os.access(folder, os.R_OK):
         with lock_for_writing(folder):
             pass
@@ -228,15 +206,8 @@ def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
 def check_free(folder: Path, force: bool, hint: str = _EXISTING, *, first: str = INDEX) -> None:
     """Check that a dump may be written, even if this process holds its lock.
 
-    Args:
-        folder: Folder of the dump.
-        force: Whether an existing dump may be replaced.
-        hint: Hint of the error about an existing dump.
-        first: What is written first: a killed process may have left it, empty, and the copy of a
-            policy after it, without the manifest that makes a dump of them.
-
-    Raises:
-        ArgumentError: A dump exists and may not be replaced, or the folder has something else.
+    ``first`` is written first: a killed process may have left it, empty, and the copy of a policy
+    after it, without the manifest that makes a dump of them.
     """
     if not has_dump(folder):
         names = set(os.listdir(folder)) if folder.is_dir() else set()
@@ -276,12 +247,7 @@ def has_dump(folder: Path) -> bool:
 
 
 def write_policy(root: Container, copy: tuple[str, bytes] | None) -> None:
-    """Write the copy of a policy's file before the manifest of a dump that needs it.
-
-    Args:
-        root: The dump's folder.
-        copy: Name and content of the copy; ``None``: the dump needs none.
-    """
+    """Write the copy (name and content) of a policy's file before the manifest that needs it."""
     for name in POLICY_COPIES.intersection(root.names()):
         # A killed process may have left that of another policy.
         root.remove(name)
@@ -300,16 +266,7 @@ def create_dump(
 ) -> Iterator[DumpWriter]:
     """Create a dump, and lock it; an existing dump is exchanged in a single step.
 
-    Args:
-        folder: Folder of the dump.
-        manifest: Manifest of a dump without steps, with ``flags``.
-        policy_copy: See :func:`write_policy`.
-        force: Whether an existing dump may be replaced.
-        atomic: True: the dump appears complete, or not at all. False: it grows in its folder.
-
-    Raises:
-        ArgumentError: A dump exists and may not be replaced, or another process writes it.
-        OutputError: It cannot be written.
+    An ``atomic`` dump appears complete or not at all; another one grows in its folder.
     """
     check_target(folder, force)
 

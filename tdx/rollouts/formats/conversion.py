@@ -181,11 +181,7 @@ def _export(
 
 
 def _check_end(exporter: Exporter, part: Path, target: Path) -> None:
-    """Read back the end of an export before it replaces another one.
-
-    Raises:
-        OutputError: It is incomplete.
-    """
+    """Read back the end of an export before it replaces another one."""
     try:
         if exporter.check is not None:
             exporter.check(part)
@@ -250,18 +246,10 @@ def _export_shards(
 
 @dataclass(frozen=True, slots=True)
 class _ShardExport:
-    """Exports one shard, in this process or another.
-
-    Args:
-        shard: Folder of the shard.
-        last: Its last chunk, which differs if another process replaced the dump.
-        target: File or folder to write.
-        format: Name of the format.
-        options: Options of the export.
-    """
+    """Exports one shard, in this process or another."""
 
     shard: Path
-    last: Chunk
+    last: Chunk  # differs if another process replaced the dump
     target: Path
     format: str
     options: ExportOptions
@@ -354,17 +342,7 @@ def import_dump(
 
 
 def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
-    """Check that an export may be written, before any work is done.
-
-    Args:
-        path: Target.
-        kind: Format of the export.
-        folder: Whether a folder is written.
-        force: Whether an existing export of that format is replaced.
-
-    Raises:
-        ArgumentError: The target exists and may not be replaced, or is a link.
-    """
+    """Check that an export may be written, before any work is done."""
     if not folder:
         check_replaceable(path, force=force)
         return
@@ -382,11 +360,7 @@ def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> 
 
 
 def check_no_link(folder: Path) -> None:
-    """Refuse a symbolic link as the target folder.
-
-    Raises:
-        ArgumentError: It is a link.
-    """
+    """Refuse a symbolic link as the target folder."""
     if folder.is_symlink():
         raise ArgumentError(
             f"{folder} is a symbolic link to {os.readlink(folder)}",
@@ -398,14 +372,8 @@ def check_no_link(folder: Path) -> None:
 def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
     """Yield a temporary file or folder, which replaces ``path`` when the block ends.
 
-    If the block raises, or the process is killed, ``path`` is unchanged.
-
-    Args:
-        path: Target; missing folders around it are created.
-        folder: Whether a folder is written.
-
-    Raises:
-        OutputError: It cannot be written.
+    If the block raises, or the process is killed, ``path`` is unchanged. Missing folders around it
+    are created.
     """
     with _report_write_errors(path):
         make_folders(path.parent)
@@ -415,11 +383,7 @@ def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
 
 @contextmanager
 def _report_write_errors(path: str | Path) -> Iterator[None]:
-    """Turn the errors of all libraries about a full or read-only disk into one line.
-
-    Raises:
-        OutputError: The path cannot be written.
-    """
+    """Turn the errors of all libraries about a full or read-only disk into one line."""
     try:
         yield
     except (TdxError, BrokenPipeError):

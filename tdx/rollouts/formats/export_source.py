@@ -12,10 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.foundation.array_files import (
-    Array,
-    FileColumn,
-)
+from tdx.foundation.array_files import Array, FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
@@ -27,10 +24,7 @@ from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.files import (
-    VERSION,
-    array_column,
-)
+from tdx.rollouts.formats.files import VERSION, array_column
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 
 _BLOCK = 2**23
@@ -38,12 +32,7 @@ _BLOCK = 2**23
 
 
 def name_columns(manifest: Manifest, taken: Sequence[str] = ()) -> list[ExportColumn]:
-    """Give each entry a unique name: its key with dots, with the prefix ``raw/`` for raw ones.
-
-    Args:
-        manifest: Manifest of the dump.
-        taken: Names that are reserved.
-    """
+    """Give each entry a unique name: its key with dots, with the prefix ``raw/`` for raw ones."""
     found, used = [], set(taken)
     for track, _ in manifest.tracks:
         for path in track.leaves:
@@ -57,17 +46,7 @@ def name_columns(manifest: Manifest, taken: Sequence[str] = ()) -> list[ExportCo
 
 
 class ExportSource:
-    """A dump, or some of its entries, as the source of an export.
-
-    Args:
-        dump: The dump.
-        keys: Names of the entries. ``None``: all.
-        raw: Whether raw steps are included.
-        on_rows: Called with the progress of reading.
-
-    Raises:
-        UnknownNameError: A key is unknown.
-    """
+    """A dump, or the entries in it that ``keys`` names, as the source of an export."""
 
     def __init__(
         self,
@@ -163,15 +142,8 @@ class ExportSource:
     ) -> Iterator[tuple[int, dict[Parts, Tensor]]]:
         """Read entries a few chunks at a time, and compare them with their checksums.
 
-        Args:
-            name: Name of the track.
-            paths: Keys of the entries. ``None``: all.
-
         Yields:
             The first step, and each entry, ``[n, *B, ...]``.
-
-        Raises:
-            StorageError: A file is truncated or was changed.
         """
         track, _ = self.track(name)
         wanted = list(track.leaves) if paths is None else list(paths)
@@ -220,11 +192,7 @@ class ExportSource:
         return torch.frombuffer(data, dtype=dtype).reshape(steps, *shape)
 
     def check(self, paths: Sequence[Parts]) -> None:
-        """Read entries once, and compare them with their checksums.
-
-        Raises:
-            StorageError: A file is truncated or was changed.
-        """
+        """Read entries once, and compare them with their checksums."""
         for _ in self.blocks(DATA, paths):
             pass
 
@@ -237,12 +205,7 @@ class ExportSource:
 
 
 class EpisodeLookup:
-    """Looks up the episode of each step, and the step within the episode.
-
-    Args:
-        episodes: Episodes of the dump, in its order.
-        rows: Number of rows in the batch.
-    """
+    """Looks up the episode of each step, and the step within the episode."""
 
     def __init__(self, episodes: Sequence[Episode], rows: int) -> None:
         by_row: list[list[tuple[int, int]]] = [[] for _ in range(rows)]

@@ -40,14 +40,11 @@ _INVALID = (
 
 
 def read_array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, Any]:
-    """Read the header of an ``.npy`` file; no object is unpickled.
+    """Read shape, Fortran order and dtype of an ``.npy`` file; no object is unpickled.
 
-    Args:
-        stream: The file, at its start.
-        what: Name of the array in error messages.
-
-    Returns:
-        The shape, whether the array is in Fortran order, and the dtype.
+    Raises:
+        ValueError: It is not the header of an array, or of an unknown version.
+        StorageError: The shape is impossible.
 
     Raises:
         ValueError: It is not the header of an array, or of an unknown version.
@@ -75,11 +72,7 @@ def is_numeric(dtype: Any) -> bool:
 
 
 def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
-    """Convert a tensor to an array.
-
-    Args:
-        tensor: A tensor on the CPU.
-        splits_complex: Whether complex numbers become pairs, in an additional last dimension.
+    """Convert a tensor on the CPU to an array; complex numbers may become pairs (last dim).
 
     Example:
         >>> to_array(torch.tensor([1.5], dtype=torch.bfloat16))
@@ -107,12 +100,10 @@ def array_column(
 
 
 def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Convert the result of :func:`to_array` back to a tensor.
+    """Convert the result of :func:`to_array`, in any shape, back to a tensor.
 
-    Args:
-        array: The numbers, in any shape.
-        dtype: Dtype of the tensor.
-        shape: Shape of the tensor.
+    Raises:
+        ValueError: The array has another number of elements.
 
     Raises:
         ValueError: The array has another number of elements.
@@ -138,16 +129,7 @@ def _is_float8(dtype: torch.dtype) -> bool:
 
 
 def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path) -> None:
-    """Check the columns of a file before it is imported: shapes, sizes, and free disk space.
-
-    Args:
-        columns: Columns of the file.
-        source: The file.
-        target: Folder of the dump.
-
-    Raises:
-        StorageError: A column is invalid, or the disk has too little space.
-    """
+    """Check the columns of a file before it is imported: shapes, sizes, and free disk space."""
     if len(columns) > MAX_COLUMNS:
         raise StorageError(
             f"{source} has {len(columns):,} columns", hint=f"{MAX_COLUMNS:,} can be imported"
@@ -173,11 +155,7 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
 
 
 def check_key(parts: Iterable[str], source: Path) -> None:
-    """Refuse a key that cannot be the name of a file.
-
-    Raises:
-        StorageError: A part is empty, too long, or has control characters.
-    """
+    """Refuse a key that cannot be the name of a file."""
     for part in parts:
         # "C" is the Unicode category of control, format, surrogate and unassigned characters.
         odd = any(unicodedata.category(sign)[0] == "C" for sign in part)
@@ -197,11 +175,7 @@ def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:
 
 
 def check_note(note: Any, path: Path) -> dict[str, Any]:
-    """Validate the note of a file.
-
-    Raises:
-        StorageError: The note is of a newer version, or contradicts itself.
-    """
+    """Validate the note of a file."""
     if not isinstance(note, dict) or "export" not in note:
         raise _invalid_note(path)
     if note["export"] != VERSION:

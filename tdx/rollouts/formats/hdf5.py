@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.foundation.array_files import (
-    Array,
-    FileColumn,
-)
+from tdx.foundation.array_files import Array, FileColumn
 from tdx.foundation.container import write_all
 from tdx.foundation.errors import StorageError
 from tdx.foundation.hdf5 import find_datasets, open_hdf5
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import (
-    parse_note,
-    to_array,
-)
+from tdx.rollouts.formats.files import parse_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
 
 if TYPE_CHECKING:
@@ -111,9 +105,6 @@ class _SteadyFile(io.RawIOBase):
 
     After an error, what the library writes stays in memory, so that it goes on as if nothing had
     happened; :meth:`check` raises the error.
-
-    Args:
-        path: An existing file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,9 +189,6 @@ class _SteadyFile(io.RawIOBase):
 @contextmanager
 def open_for_library(path: Path) -> Iterator[_SteadyFile]:
     """Open an existing file that HDF5 writes; errors are raised after it has closed the file.
-
-    Yields:
-        The file, for ``h5py.File``.
 
     Raises:
         OSError: Something could not be written.

@@ -28,11 +28,7 @@ from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.files import (
-    check_key,
-    from_array,
-    is_numeric,
-)
+from tdx.rollouts.formats.files import check_key, from_array, is_numeric
 from tdx.rollouts.formats.interface import ColumnReader
 
 UNKNOWN = "unknown"
@@ -64,13 +60,7 @@ _HINT = "each column needs one row of numbers per step"
 
 
 class OwnImport:
-    """Restores the dump that a file was exported from.
-
-    Args:
-        reader: Reader of the file.
-        note: Its note.
-        source: The file.
-    """
+    """Restores the dump that a file was exported from."""
 
     def __init__(self, reader: ColumnReader, note: Mapping[str, Any], source: Path) -> None:
         self._reader, self._source = reader, source
@@ -82,15 +72,7 @@ class OwnImport:
     def write(
         self, root: Container, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
-        """Write the tracks into a new dump.
-
-        Args:
-            root: Its folder.
-            on_rows: Called with the progress.
-
-        Returns:
-            The manifest, which is not written yet, and remarks for the user.
-        """
+        """Write the tracks into a new dump; return its manifest, not yet written, and remarks."""
         manifest = self._manifest
         for track, steps in manifest.tracks:
             found, names = self._reader.columns(), self._names.get(track.name, {})
@@ -145,16 +127,7 @@ class _Leaf:
 
 
 class ForeignImport:
-    """Imports a file that tdx did not export.
-
-    Args:
-        reader: Reader of the file.
-        source: The file.
-        env: Id of its env, if the user knows it.
-
-    Raises:
-        StorageError: Its columns are not a rollout.
-    """
+    """Imports a file that tdx did not export; the user may know the id of its env."""
 
     def __init__(self, reader: ColumnReader, source: Path, env: str | None) -> None:
         self._reader, self._source = reader, source
@@ -209,15 +182,7 @@ class ForeignImport:
     def write(
         self, root: Container, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
-        """Write the entries into a new dump.
-
-        Args:
-            root: Its folder.
-            on_rows: Called with the progress.
-
-        Returns:
-            The manifest, which is not written yet, and remarks for the user.
-        """
+        """Write the entries into a new dump; return its manifest, not yet written, and remarks."""
         leaves = {leaf.path: (leaf.dtype, leaf.shape) for leaf in self._leaves}
         if self._adds_done:
             flags = [leaves[path] for flag in _FLAGS if (path := ("next", flag)) in leaves]

@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tdx.foundation.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
-    from tdx.foundation.array_files import (
-        Array,
-        FileColumn,
-    )
+    from tdx.foundation.array_files import Array, FileColumn
 
 NOTE = "tdx"
 """Name of the note in a file."""

@@ -16,11 +16,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from tdx.foundation.array_files import (
-    MAX_NOTE_BYTES,
-    Array,
-    FileColumn,
-)
+from tdx.foundation.array_files import MAX_NOTE_BYTES, Array, FileColumn
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import (
     MAX_HEADER_BYTES,
@@ -33,11 +29,7 @@ from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import open_dump
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
-from tdx.rollouts.formats.files import (
-    array_column,
-    check_note,
-    to_array,
-)
+from tdx.rollouts.formats.files import array_column, check_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
 from tdx.rollouts.formats.parquet import name_index_columns
 
@@ -56,12 +48,7 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
 
 
 def write_lines(source: ExportSource, stream: IO[bytes]) -> None:
-    """Write the lines to a stream.
-
-    Args:
-        source: The dump.
-        stream: Target.
-    """
+    """Write the lines to a stream."""
     columns = name_columns(source.manifest)
     roots = [NOTE, *(column.path[0] for column in columns)]
     index = name_index_columns(roots, bool(source.batch_size))

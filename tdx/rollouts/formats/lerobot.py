@@ -80,21 +80,13 @@ class _Statistics:
 
 @dataclass(slots=True)
 class _Feature:
-    """An entry of the dump and its place in the dataset.
-
-    Args:
-        name: Name of the feature.
-        path: Key of the entry.
-        pixels: Format of its pixels; ``None``: a column of numbers.
-        statistics: Statistics of what was written.
-        size: Height and width of the video.
-    """
+    """An entry of the dump and its place in the dataset."""
 
     name: str
     path: Parts
-    pixels: PixelFormat | None
+    pixels: PixelFormat | None  # None: a column of numbers
     statistics: _Statistics = field(default_factory=_Statistics)
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # height and width of the video
 
 
 def plan(source: ExportSource, options: ExportOptions) -> ExportPlan:
@@ -132,11 +124,7 @@ def _name(path: Parts, source: ExportSource, pixels: PixelFormat | None) -> str:
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
-    """Write a dataset that LeRobot and ``datasets`` read.
-
-    Raises:
-        ArgumentError: The dump has no steps, or pixels but no package ``av``.
-    """
+    """Write a dataset that LeRobot and ``datasets`` read."""
     if not source.episodes:
         raise ArgumentError(f"{source.folder} has no steps", hint="record some first")
     features = _features(source)

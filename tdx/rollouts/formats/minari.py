@@ -21,12 +21,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tdx.foundation.array_files import (
-    Array,
-    FileColumn,
-    array_bytes,
-    check_expansion,
-)
+from tdx.foundation.array_files import Array, FileColumn, array_bytes, check_expansion
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.safe_path import environment_variable
@@ -37,11 +32,7 @@ from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import (
-    array_column,
-    check_note,
-    to_array,
-)
+from tdx.rollouts.formats.files import array_column, check_note, to_array
 from tdx.rollouts.formats.hdf5 import open_for_library
 from tdx.rollouts.formats.interface import (
     NOTE,
@@ -249,29 +240,18 @@ class _EpisodeReader:
 
 @dataclass(slots=True)
 class MinariLayout:
-    """Places of a dump's entries in a Minari dataset; other entries become infos.
-
-    Args:
-        observations: Spaces of the observations by key.
-        actions: Spaces of the actions by key.
-        columns: Every entry, with its place in an episode.
-        one_hot: Number of categories of one-hot actions, by place.
-        notes: Remarks for the user.
-    """
+    """Places of a dump's entries in a Minari dataset; other entries become infos."""
 
     observations: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
     actions: dict[Parts, spaces.Space[Any]] = field(default_factory=dict)
     columns: list[ExportColumn] = field(default_factory=list)
+    # Number of categories of one-hot actions, by place.
     one_hot: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, source: ExportSource) -> MinariLayout:
-        """Return the layout for a dump.
-
-        Raises:
-            ArgumentError: The dump lacks an entry that every Minari dataset has.
-        """
+        """Return the layout for a dump."""
         layout, leaves = cls(), source.data.leaves
         specs = _specs(source)
         places: dict[Parts, str] = {}
@@ -447,14 +427,7 @@ def read(path: Path) -> Iterator[ColumnReader]:
 
 
 class OwnReader(ColumnReader):
-    """Reads a dataset that tdx exported.
-
-    Args:
-        storage: Storage of the dataset.
-        note: Note of tdx.
-        path: Folder of the dataset.
-        size: Number of bytes of its arrays.
-    """
+    """Reads a dataset that tdx exported, whose arrays have ``size`` bytes."""
 
     def __init__(self, storage: MinariStorage, note: Any, path: Path, size: int) -> None:
         self._storage = storage

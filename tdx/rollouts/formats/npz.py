@@ -23,12 +23,7 @@ from tdx.foundation.array_files import (
 )
 from tdx.foundation.errors import StorageError
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import (
-    is_numeric,
-    parse_note,
-    read_array_header,
-    to_array,
-)
+from tdx.rollouts.formats.files import is_numeric, parse_note, read_array_header, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
 
 format = Format(
@@ -136,12 +131,7 @@ class _NpzReader(ColumnReader):
 
 
 def _checked_members(path: Path, file: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """Return the arrays in the directory of the file.
-
-    Raises:
-        StorageError: They are too many, encrypted, compressed in an unusual way, or larger than
-            the file can hold.
-    """
+    """Return the arrays in the directory of the file."""
     members = file.infolist()
     if len(members) > MAX_COLUMNS:
         raise StorageError(f"{path} has {len(members):,} arrays", hint=f"{MAX_COLUMNS:,} are read")

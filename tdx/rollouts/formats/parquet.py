@@ -23,11 +23,7 @@ from tdx.foundation.array_files import (
 from tdx.foundation.errors import StorageError
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
-from tdx.rollouts.formats.files import (
-    is_numeric,
-    parse_note,
-    to_array,
-)
+from tdx.rollouts.formats.files import is_numeric, parse_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
 
 if TYPE_CHECKING:
@@ -244,11 +240,7 @@ class _ParquetReader(ColumnReader):
 
 
 def _check_sizes(path: Path, metadata: Any) -> None:
-    """Compare the sizes in the footer with each other and with the file.
-
-    Raises:
-        StorageError: They are impossible.
-    """
+    """Compare the sizes in the footer with each other and with the file."""
     with _reading(f"the footer of {path} is damaged"):
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         rows = sum(group.num_rows for group in groups)

@@ -113,11 +113,7 @@ def export_formats() -> tuple[Format, ...]:
 
 
 def load_exporter(kind: Format) -> Exporter:
-    """Return the functions of a format.
-
-    Raises:
-        MissingPackageError: A package that it needs is not installed.
-    """
+    """Return the functions of a format."""
     for package in kind.packages:
         try:
             import_module(package)
@@ -133,11 +129,7 @@ def load_exporter(kind: Format) -> Exporter:
 
 
 def find_format(name: str) -> Format:
-    """Return the format of a name.
-
-    Raises:
-        UnknownNameError: The name is unknown.
-    """
+    """Return the format of a name."""
     known = {kind.name: kind for kind in export_formats()}
     if name not in known:
         hint = explain_missing("tdx.exporters", name) or did_you_mean(
@@ -150,11 +142,7 @@ def find_format(name: str) -> Format:
 
 
 def format_of_suffix(path: str | Path | None) -> Format:
-    """Return the format of the suffix of a path to write.
-
-    Raises:
-        ArgumentError: The path is missing, or its suffix is unknown.
-    """
+    """Return the format of the suffix of a path to write."""
     for kind in export_formats():
         if path is not None and Path(path).suffix.lower() in kind.suffixes:
             return kind
@@ -163,11 +151,7 @@ def format_of_suffix(path: str | Path | None) -> Format:
 
 
 def detect_format(path: Path) -> Format:
-    """Return the format of an existing file or folder.
-
-    Raises:
-        ArgumentError: It cannot be detected.
-    """
+    """Return the format of an existing file or folder."""
     for kind in export_formats():
         if path.is_dir() == kind.is_folder and kind.is_in(path):
             return kind

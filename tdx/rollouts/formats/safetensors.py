@@ -17,19 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.foundation.array_files import (
-    FORGED,
-    MAX_COLUMNS,
-    Array,
-    FileColumn,
-)
+from tdx.foundation.array_files import FORGED, MAX_COLUMNS, Array, FileColumn
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import (
-    parse_note,
-    to_array,
-)
+from tdx.rollouts.formats.files import parse_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
 
 format = Format(

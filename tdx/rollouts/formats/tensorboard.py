@@ -60,9 +60,6 @@ class _EventWriter:
 
     That of a ``SummaryWriter`` writes in a thread of its own, which prints a traceback when the
     disk is full, and its file is named after the host.
-
-    Args:
-        file: The event file.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -28,15 +28,10 @@ _ROUNDING = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class PixelFormat:
-    """How an entry is converted to an image.
+    """How an entry is converted to an image."""
 
-    Args:
-        channels_first: Whether its shape is ``[C, H, W]``.
-        channels: Number of channels; ``None`` if its shape is ``[H, W]``.
-    """
-
-    channels_first: bool
-    channels: int | None
+    channels_first: bool  # [C, H, W]
+    channels: int | None  # None: the shape is [H, W]
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: torch.dtype) -> PixelFormat | None:
@@ -76,11 +71,7 @@ class PixelFormat:
         return (f"of {channels // self.shown} stacked frames the newest is shown",)
 
     def convert(self, values: Tensor, step: int, path: Parts) -> Array:
-        """Convert an entry to an image of bytes, ``[H, W, 3]``.
-
-        Raises:
-            ArgumentError: Its floats are not within 0 to 1.
-        """
+        """Convert an entry to an image of bytes, ``[H, W, 3]``."""
         if self.channels is None:
             values = values[..., None]
         elif self.channels_first:
@@ -102,29 +93,17 @@ class PixelFormat:
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """Frames of a dump.
-
-    Args:
-        source: The dump.
-        path: Key of the pixels, without ``next``.
-        entries: Keys of the pixels in the dump: at the root, below ``next``, or both.
-        episodes: Episodes by index.
-        pixels: Format of the pixels.
-    """
+    """Frames of a dump."""
 
     source: ExportSource
-    path: Parts
-    entries: tuple[Parts, ...]
-    episodes: dict[int, Episode]
+    path: Parts  # key of the pixels, without "next"
+    entries: tuple[Parts, ...]  # keys in the dump: at the root, below "next", or both
+    episodes: dict[int, Episode]  # by index
     pixels: PixelFormat
 
     @classmethod
     def of(cls, source: ExportSource, options: ExportOptions) -> Video:
-        """Return the video of a dump.
-
-        Raises:
-            ArgumentError: The dump has no pixels, several entries of pixels, or lacks an episode.
-        """
+        """Return the video of a dump."""
         path, pixels = _find_pixels(source)
         entries = tuple(entry for entry in (path, ("next", *path)) if entry in source.data.leaves)
         episodes = source.episodes

@@ -32,11 +32,7 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
-from tdx.rollouts.formats.files import (
-    check_note,
-    is_numeric,
-    to_array,
-)
+from tdx.rollouts.formats.files import check_note, is_numeric, to_array
 from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, Format
 
@@ -192,32 +188,18 @@ _FORGED = "the group is damaged or was made to look larger than it is; do not us
 
 @dataclass(frozen=True, slots=True)
 class ZarrArray:
-    """An array as its metadata declares it.
+    """An array as its metadata declares it."""
 
-    Args:
-        name: Path in the group.
-        shape: Shape of the array.
-        chunks: Shape of a chunk.
-        chunk_bytes: Size of a chunk after decompression.
-        prefix: Start of the file names of the chunks.
-        separator: Separator between the numbers in a file name.
-        compressor: Name of the compression; ``None`` if there is none.
-    """
-
-    name: str
+    name: str  # path in the group
     shape: tuple[int, ...]
-    chunks: tuple[int, ...]
-    chunk_bytes: int
-    prefix: str
-    separator: str
+    chunks: tuple[int, ...]  # shape of a chunk
+    chunk_bytes: int  # after decompression
+    prefix: str  # start of the file names of the chunks
+    separator: str  # between the numbers in a file name
     compressor: str | None
 
     def check_chunks(self, folder: Path, start: int, stop: int) -> None:
-        """Check that the chunks of a range of steps do not expand to more than they declare.
-
-        Raises:
-            StorageError: A chunk does.
-        """
+        """Check that the chunks of a range of steps do not expand to more than they declare."""
         first, last = start // self.chunks[0], (max(stop, start + 1) - 1) // self.chunks[0]
         spans = [range(first, last + 1)]
         pairs = zip(self.shape[1:], self.chunks[1:], strict=True)
@@ -264,16 +246,9 @@ def _zstd_size(head: bytes) -> int:
 
 
 def check_group(folder: Path) -> dict[str, ZarrArray]:
-    """Check every file and every array of a group, without opening a chunk.
+    """Check every file and array of a group, without opening a chunk; return the arrays by path.
 
-    Args:
-        folder: The group.
-
-    Returns:
-        Arrays of numbers, by their path in the group.
-
-    Raises:
-        StorageError: There are links, objects, unknown codecs or impossible sizes.
+    Links, objects, unknown codecs and impossible sizes are refused.
     """
     with Container.open(folder) as container:
         sizes = container.check_links(most=MAX_FILES)

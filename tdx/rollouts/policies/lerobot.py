@@ -57,20 +57,11 @@ class _Postprocessor(_Resettable, Protocol):
 
 
 class LeRobotPolicy:
-    """A checkpoint as a policy over the TensorDicts of an env of tdx.
+    """A checkpoint as a policy over the TensorDicts of an env of tdx, or of a batch of one.
 
     It is reset where an episode starts, as the flag ``is_init`` of the chain says: actions that it
-    planned in one episode are not played in the next one.
-
-    Args:
-        folder: Folder of the checkpoint. Its classes are code: the caller checks that it may run.
-        settings: ``in_keys`` of the policy's name.
-        env: The env with its chain, one env or a batch of one.
-
-    Raises:
-        ArgumentError: The env does not fit the policy, or the checkpoint cannot be loaded.
-        MissingPackageError: LeRobot, or a package that the policy needs, is not installed.
-        StorageError: The folder contains no checkpoint, or a malformed one.
+    planned in one episode are not played in the next one. The classes of the checkpoint are code:
+    the caller checks that it may run.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Value], env: EnvBase) -> None:

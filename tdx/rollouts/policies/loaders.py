@@ -49,16 +49,7 @@ Head = Callable[[Tensor], Tensor]
 
 
 def read_actions(file: Path, data: bytes) -> Tensor:
-    """Read the actions in a file.
-
-    Args:
-        file: Name of the file, for its format and for error messages.
-        data: Content of the file. A ``.pt`` file is unpickled: the caller checks that it may be.
-
-    Raises:
-        ArgumentError: The file has another format, or no numbers.
-        StorageError: The header does not fit the size of the file.
-    """
+    """Read the actions in a file. A ``.pt`` file is unpickled: the caller checks that it may be."""
     readers = {".npy": _npy, ".json": _json, ".pt": _pickled, ".pth": _pickled}
     reader = readers.get(file.suffix)
     if reader is None:
@@ -103,16 +94,7 @@ def _pickled(file: Path, data: bytes) -> Tensor:
 
 
 def expand_to_batch(actions: Tensor, env: EnvBase, file: Path) -> Tensor:
-    """Return actions in the shape that the env takes, ``[*B, T, ...]``.
-
-    Args:
-        actions: ``[T, ...]`` for every env of a batch, or ``[*B, T, ...]``.
-        env: The env.
-        file: Name of their file, for error messages.
-
-    Raises:
-        ArgumentError: They do not fit the action spec of the env.
-    """
+    """Expand actions ``[T, ...]`` or ``[*B, T, ...]`` to ``[*B, T, ...]``, and check their spec."""
     if len(env.action_keys) != 1:
         raise ArgumentError(
             f"the env takes {len(env.action_keys)} actions per step, {file.name} has one array",
@@ -153,11 +135,7 @@ def build_zero_actions(env: EnvBase) -> TensorDictBase:
 
 
 def read_dump_actions(folder: Path, env: EnvBase) -> TensorDictBase:
-    """Return the actions in a dump, ``[*B, T]``.
-
-    Raises:
-        TdxError: It cannot be read, or its actions do not fit the env.
-    """
+    """Return the actions in a dump, ``[*B, T]``."""
     actions: TensorDictBase = open_dump(folder).data.select(*env.action_keys)
     dim = len(env.batch_size)
     for key, spec in env.full_action_spec.items(True, True):
@@ -172,13 +150,7 @@ def read_dump_actions(folder: Path, env: EnvBase) -> TensorDictBase:
 
 
 class MlpPolicy(nn.Module):
-    """Flattens and concatenates observations, applies the layers, and forms an action.
-
-    Args:
-        layers: The layers with their activations.
-        head: Forms the action.
-        batch_dims: Number of batch dimensions of the env.
-    """
+    """Flattens and concatenates observations, applies the layers, and forms an action."""
 
     def __init__(self, layers: nn.Sequential, head: Head, batch_dims: int) -> None:
         super().__init__()
@@ -200,16 +172,7 @@ class MlpPolicy(nn.Module):
 def load_mlp(file: Path, data: bytes, settings: Mapping[str, Value], env: EnvBase) -> Any:
     """Load the MLP in a safetensors file as a policy.
 
-    Args:
-        file: Name of the file, for error messages.
-        data: Content of the file.
-        settings: ``activation``, ``output`` and ``in_keys`` in the policy's name; they take
-            precedence over those in the file.
-        env: The env with its chain.
-
-    Raises:
-        ArgumentError: The MLP does not fit the env's observations and action, or lacks a setting.
-        StorageError: The file is damaged.
+    ``settings`` are those in the policy's name: they take precedence over those in the file.
     """
     mlp = read_mlp(file, data)
     chosen = {**mlp.settings, **settings}
@@ -373,16 +336,7 @@ def _sizes(spec: MultiOneHot | MultiCategorical) -> list[int]:
 
 
 def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
-    """Load a saved module, which can execute any code: the caller checks that it may.
-
-    Args:
-        file: Name of the file, for error messages.
-        data: Content of the file.
-        env: Env with the observations and actions of a module over tensors.
-
-    Raises:
-        ArgumentError: The file has no module, or the module has other arguments than observations.
-    """
+    """Load a saved module, which can execute any code: the caller checks that it may."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

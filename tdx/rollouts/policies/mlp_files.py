@@ -52,15 +52,10 @@ _SUPPORTED = "use an nn.Sequential of nn.Linear with one kind of activation betw
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Layers of an MLP, and its settings.
+    """Layers of an MLP, and its settings."""
 
-    Args:
-        layers: Weight ``[out, in]`` and bias ``[out]`` of each layer, in order.
-        settings: ``activation``, ``output`` and ``in_keys``, if the file has them.
-    """
-
-    layers: tuple[tuple[Tensor, Tensor | None], ...]
-    settings: Mapping[str, Value]
+    layers: tuple[tuple[Tensor, Tensor | None], ...]  # weight [out, in], bias [out]
+    settings: Mapping[str, Value]  # activation, output and in_keys, if present
 
 
 def save_mlp_policy(
@@ -178,16 +173,7 @@ def _encoded(layers: list[nn.Linear], settings: Mapping[str, Value]) -> bytes:
 
 
 def read_mlp(file: Path, data: bytes) -> Mlp:
-    """Read the MLP in a safetensors file.
-
-    Args:
-        file: Name of the file, for error messages.
-        data: Content of the file.
-
-    Raises:
-        ArgumentError: The file has other tensors than the layers of an MLP.
-        StorageError: It is damaged, or not a safetensors file.
-    """
+    """Read the MLP in a safetensors file."""
     header, start = _header(file, data)
     metadata = header.pop("__metadata__", {})
     if len(header) > 2 * MAX_LAYERS:

@@ -49,18 +49,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """A policy, and who named it.
-
-    Args:
-        source: The policy.
-        folder: Folder that its file must be in, for an untrusted name. ``None``: the user typed
-            the name.
-        allow_code: Whether it may be code. The user then trusts the name, which may refer to any
-            file.
-    """
+    """A policy, and who named it."""
 
     source: PolicySource
+    # Folder that its file must be in, for an untrusted name. None: the user typed it.
     folder: Path | None = None
+    # It may be code. The user then trusts the name, which may refer to any file.
     allow_code: bool = False
 
     @classmethod
@@ -70,9 +64,6 @@ class PolicyRequest:
         """Return the request for the policy of a pipeline, or for the one that the user typed.
 
         Relative paths in a pipeline file start at the folder of the file.
-
-        Raises:
-            TdxError: The name is not that of a policy.
         """
         if typed is not None or pipeline.policy is None or pipeline.file is None:
             source = parse_policy(typed or pipeline.policy or "random")
@@ -123,11 +114,7 @@ class PolicyRequest:
                 )
 
     def read(self) -> bytes:
-        """Read the whole file.
-
-        Raises:
-            StorageError: It cannot be read, is not a regular file, or is too large.
-        """
+        """Read the whole file."""
         try:
             if self.folder is None or self.allow_code:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -186,14 +173,12 @@ class NamedPolicy:
 def load_policy(
     policy: str | PolicySource | PolicyRequest, env: EnvBase, allow_code: bool = False
 ) -> NamedPolicy:
-    """Load a policy.
+    """Load a policy that the user typed, or that of a request, for an untrusted name.
 
-    Args:
-        policy: ``random``, ``zero``, ``sequence:FILE``, ``mlp:FILE``, ``module:FILE``,
-            ``sb3:FILE``, ``lerobot:FOLDER`` or ``package.module:name`` as the user typed it; or a
-            request, for an untrusted name.
-        env: The env with its chain.
-        allow_code: Whether it may be code; ignored for a request.
+    Raises:
+        ArgumentError: The policy is unknown, or does not fit the env.
+        CodeNotAllowedError: The policy is code, which is not allowed. Its file was not opened.
+        StorageError: The file cannot be read.
 
     Raises:
         ArgumentError: The policy is unknown, or does not fit the env.
@@ -249,19 +234,17 @@ def load_actor(
 ) -> Any:
     """Load the function that chooses the actions of an env, and check that it fits.
 
+    A stack of another library has a policy that takes an observation.
+
     Args:
         pipeline: Pipeline that may name a policy.
-        target: Env with its chain, or a stack. Unless the stack is a chain of tdx, its policy takes
-            an observation.
+        target: Env with its chain, or a stack.
         name: Policy that the user typed. ``None``: the policy of the pipeline, or random actions.
         steps: Number of actions that are needed.
         allow_code: If True, the policy may be Python code.
 
     Returns:
         Policy for ``env.rollout``, or a function of an observation; ``None`` for random actions.
-
-    Raises:
-        TdxError: The policy does not exist, does not fit the env, or is code that is not allowed.
 
     Example:
         >>> from tdx import GymEnv, Pipeline
@@ -301,21 +284,10 @@ def load_recorded_policy(
     typed: str | None = None,
     allow_code: bool = False,
 ) -> NamedPolicy:
-    """Load the policy of a dump to resume it.
+    """Load the policy that a dump was recorded with, by its name and checksum, to resume it.
 
-    Its file is the copy in the dump. Other files are only opened if the user typed their name,
-    or allows code.
-
-    Args:
-        name: Name in the manifest.
-        sha256: Checksum in the manifest.
-        folder: Folder of the dump.
-        env: The env with its chain.
-        typed: Policy that the user typed to replace the name in the manifest.
-        allow_code: Whether it may be code.
-
-    Raises:
-        TdxError: It cannot be loaded, or is not the policy that the dump was recorded with.
+    Its file is the copy in the dump. Other files are only opened if the user typed their name, or
+    allows code.
     """
     source = parse_policy(typed or name)
     source.check_allowed(allow_code)
@@ -363,11 +335,7 @@ def _sequence(request: PolicyRequest, env: EnvBase) -> NamedPolicy:
 
 
 def check_action_count(policy: NamedPolicy, steps: int) -> None:
-    """Check that a policy has enough actions.
-
-    Raises:
-        ArgumentError: It has fewer actions than ``steps``.
-    """
+    """Check that a policy has enough actions."""
     if policy.steps is not None and steps > policy.steps:
         raise ArgumentError(
             f"{policy.name} has {policy.steps:,} actions, the rollout needs {steps:,}",
@@ -376,11 +344,7 @@ def check_action_count(policy: NamedPolicy, steps: int) -> None:
 
 
 def check_policy(policy: NamedPolicy, env: EnvBase) -> None:
-    """Check a module against the specs of an env, without a step.
-
-    Raises:
-        ArgumentError: A key that it reads is missing, or its action does not fit the env.
-    """
+    """Check a module against the specs of an env, without a step."""
     module = policy.start_at(0)
     if module is None or isinstance(module, ActionSequence):
         return

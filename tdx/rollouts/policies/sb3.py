@@ -54,18 +54,7 @@ _INPUT_HINT = "run it on the env that it was trained on; `tdx inspect spec` show
 
 
 class Sb3Model:
-    """A model that was read from a file.
-
-    Args:
-        file: Name of the file, for messages.
-        data: Its content, which is unpickled: the caller checks that it may be.
-        settings: ``deterministic`` and ``in_keys`` of the policy's name.
-        device: Device of the networks.
-
-    Raises:
-        ArgumentError: The file contains no model, or one that cannot be run here.
-        MissingPackageError: A package that it needs is not installed.
-    """
+    """A model of a file, which is unpickled: the caller checks that it may be."""
 
     def __init__(
         self,
@@ -119,16 +108,7 @@ class Sb3Model:
         """Compare the spaces that it was trained with with the specs of an env.
 
         Warns of other bounds, and of observations that no stage normalizes although they were
-        normalized in training.
-
-        Args:
-            observations: Specs of the observations.
-            keys: Key of each of its observations.
-            action: Spec of the action.
-            stages: Names of the stages. ``None``: not all of them are known.
-
-        Raises:
-            ArgumentError: A shape or dtype differs.
+        normalized in training. ``stages`` is ``None`` if not all of them are known.
         """
         from tdx.stacks.gymnasium.snapshots import space_specs
 
@@ -176,15 +156,7 @@ class Sb3Model:
 
 
 class Sb3Policy:
-    """A model as a policy over the TensorDicts of an env of tdx.
-
-    Args:
-        model: The model.
-        env: The env with its chain.
-
-    Raises:
-        ArgumentError: Observations or actions of the env differ from those of the model.
-    """
+    """A model as a policy over the TensorDicts of an env of tdx."""
 
     def __init__(self, model: Sb3Model, env: EnvBase) -> None:
         if len(env.action_keys) != 1:
@@ -224,11 +196,7 @@ class Sb3Policy:
 
 
 def load_sb3_for_stack(model: Sb3Model, stack: Stack) -> Callable[[object], object]:
-    """Return a model as a function of the observations of a stack of another library.
-
-    Raises:
-        ArgumentError: Observations or actions of the env differ from those of the model.
-    """
+    """Return a model as a function of the observations of a stack of another library."""
     specs = stack.specs()[-1]
     observations = specs.output_spec["full_observation_spec"]
     keys: dict[str, NestedKey] = {

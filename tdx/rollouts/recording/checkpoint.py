@@ -57,9 +57,7 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 class Checkpointer:
     """Saves and restores the state from which a rollout continues.
 
-    Args:
-        env: Env with its chain, as built.
-        has_code: True for a policy in Python code, which may have a state that cannot be saved.
+    A policy in Python code (``has_code``) may have a state that cannot be saved.
     """
 
     def __init__(self, env: TransformedEnv, has_code: bool = False) -> None:
@@ -79,11 +77,9 @@ class Checkpointer:
         return describe_tensors(self._changes())
 
     def save(self, chunk: TensorDictBase, steps: int) -> dict[str, Any]:
-        """Return the state after a chunk, as plain values and tensors.
+        """Return the state after a chunk ``[*B, T]``, as plain values and tensors.
 
-        Args:
-            chunk: The chunk, ``[*B, T]``, with every entry.
-            steps: Number of steps of the rollout up to the end of the chunk.
+        ``steps`` is the number of steps of the rollout up to the end of the chunk.
         """
         env, base = self._env, self._env.base_env
         root = self._next_root(chunk)
@@ -119,11 +115,7 @@ class Checkpointer:
         return self._env.maybe_reset(self._next_root(chunk))
 
     def restore(self, state: dict[str, Any]) -> TensorDictBase:
-        """Put the env into a state that :meth:`save` returned.
-
-        Returns:
-            The root of the next step, ``[*B]``.
-        """
+        """Put the env into a saved state, and return the root of the next step, ``[*B]``."""
         env = self._env
         env.reset()
         restore_env_state(self._stepped_env(), state["env"])
@@ -166,11 +158,6 @@ def save_memory(chain: nn.Module) -> Memory:
 
 def restore_memory(chain: nn.Module, memory: Memory, device: torch.device) -> None:
     """Put the result of :func:`save_memory` into the stages.
-
-    Args:
-        chain: The stages.
-        memory: Tensors by stage and attribute.
-        device: Device of the env's tensors.
 
     Raises:
         ValueError: An attribute cannot hold state.

@@ -29,11 +29,7 @@ from tdx.rollouts.dump.reading import Dump, load_manifest_of
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.writing import check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy
-from tdx.rollouts.recording.checkpoint import (
-    Checkpointer,
-    describe_tensors,
-    read_chain_state,
-)
+from tdx.rollouts.recording.checkpoint import Checkpointer, describe_tensors, read_chain_state
 from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
 from tdx.rollouts.recording.request import create_manifest
 from tdx.rollouts.recording.rollout import stream_rollout

@@ -30,11 +30,7 @@ _ROLL_OUT = "roll out the chain instead: it needs the env, not its recording"
 
 
 class RecordingEnv(EnvBase):
-    """Records every step and reset of another env.
-
-    Args:
-        inner: Env to record.
-    """
+    """Records every step and reset of another env."""
 
     writes_all_outputs = True
 
@@ -106,15 +102,7 @@ class RecordingEnv(EnvBase):
 
 
 class PlaybackEnv(EnvBase):
-    """Returns recorded steps and resets, and checks that the chain asks for the same ones.
-
-    Args:
-        like: Env that was recorded; its specs are copied.
-        recorded: Its raw steps, ``[*B, T]``.
-
-    Raises:
-        StorageError: The recording has no valid :data:`RESET_KEY`.
-    """
+    """Returns recorded raw steps ``[*B, T]``, and checks that the chain asks for the same ones."""
 
     writes_all_outputs = True
 

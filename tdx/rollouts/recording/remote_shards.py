@@ -26,14 +26,10 @@ class RemoteShardJob:
     """Records shards in a temporary folder, and uploads them; it can be sent to other processes.
 
     Two processes that record the same shard write the same files.
-
-    Args:
-        url: URL of the dump, which has the plan.
-        allow_code: Whether Python objects may be imported.
     """
 
     noun: ClassVar[str] = "shard"
-    url: str
+    url: str  # of the dump, which has the plan
     allow_code: bool = False
 
     @property

@@ -72,14 +72,17 @@ class DumpRequest:
     workers: int | None = None
 
 
+def choose_goal(steps: int | None, episodes: int | None) -> Goal | None:
+    """Return the goal of at most one of two numbers."""
+    if steps is not None and episodes is not None:
+        raise ArgumentError("steps and episodes are both given", hint="give one of them")
+    return None if steps is None and episodes is None else Goal(steps, episodes)
+
+
 def prepare_dump(
     request: DumpRequest, env: TransformedEnv, seed: int
 ) -> tuple[NamedPolicy, Manifest]:
-    """Load the policy, and return it with the manifest of a dump without steps.
-
-    Raises:
-        TdxError: The policy, the keys or the length do not fit the env.
-    """
+    """Load the policy, and return it with the manifest of a dump without steps."""
     policy = load_policy(
         PolicyRequest.of(request.pipeline, request.policy, request.allow_code), env
     )
@@ -117,14 +120,7 @@ def prepare_dump(
 
 
 def create_manifest(env: EnvBase, pipeline: Pipeline, goal: Goal, **details: Any) -> Manifest:
-    """Return the manifest of a dump without steps.
-
-    Args:
-        env: Env with its chain.
-        pipeline: Pipeline that it was built from.
-        goal: Length of the rollout.
-        **details: Other arguments of :class:`Manifest`.
-    """
+    """Return the manifest of a dump without steps."""
     return Manifest(
         pipeline=write_pipeline(pipeline),
         goal=goal,
@@ -141,17 +137,10 @@ def create_manifest(env: EnvBase, pipeline: Pipeline, goal: Goal, **details: Any
 def build_seeded_env(
     pipeline: Pipeline, seed: int | None, allow_code: bool, workers: int | None = None
 ) -> Iterator[tuple[TransformedEnv, int]]:
-    """Build an env, seed it, and restore torch's global random state afterwards.
+    """Build and seed an env; yields it with its seed, and restores torch's global random state.
 
-    Args:
-        pipeline: Env and chain.
-        seed: The seed. ``None``: that of the pipeline, or a random one.
-        allow_code: Whether Python objects may be imported.
-        workers: Number of processes that run the envs of a ``parallel`` batch. ``None``: as many
-            as cores.
-
-    Yields:
-        The env, and its seed.
+    ``workers`` is the number of processes that run the envs of a ``parallel`` batch, by default as
+    many as cores.
     """
     chosen = pipeline.env.seed if seed is None else seed
     if chosen is None:
@@ -264,17 +253,10 @@ _MEASURED_SECONDS = 0.25
 
 
 def measure_speed(env: TransformedEnv, policy: NamedPolicy, manifest: Manifest) -> float | None:
-    """Measure the steps per second of a rollout in chunks of growing size.
+    """Measure the steps of each env per second of a rollout in chunks of growing size.
 
-    The first chunk of each rollout resets the env and is not measured.
-
-    Args:
-        env: Env with its chain.
-        policy: Policy of the rollout.
-        manifest: Manifest without steps.
-
-    Returns:
-        Steps of each env per second; ``None`` if the rollout is shorter than two steps.
+    The first chunk of each rollout resets the env and is not measured. ``None``: the rollout is
+    shorter than two steps.
     """
     limits = [n for n in (manifest.goal.steps, policy.steps) if n is not None]
     longest = min([manifest.chunk_steps, *(n // 2 for n in limits)])

@@ -24,16 +24,18 @@ from tdx.rollouts.dump.folder import (
     lock_for_writing,
     remove_leftovers,
 )
-from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
+from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.progress import OnChunk, Progress, ignore_progress
 from tdx.rollouts.dump.writing import DumpWriter, check_target, create_dump
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
-from tdx.rollouts.recording.checkpoint import (
-    STATE_FIELDS,
-    Checkpointer,
-)
+from tdx.rollouts.recording.checkpoint import STATE_FIELDS, Checkpointer
 from tdx.rollouts.recording.raw_envs import RecordingEnv
-from tdx.rollouts.recording.request import DumpRequest, build_seeded_env, prepare_dump
+from tdx.rollouts.recording.request import (
+    DumpRequest,
+    build_seeded_env,
+    choose_goal,
+    prepare_dump,
+)
 
 _RECORD_AGAIN = "record the dump again: --force replaces it"
 
@@ -102,9 +104,7 @@ def record_dump(
     Raises:
         TdxError: An argument is invalid, the env fails, or the disk is full.
     """
-    if steps is not None and episodes is not None:
-        raise ArgumentError("steps and episodes are both given", hint="give one of them")
-    goal = None if steps is None and episodes is None else Goal(steps, episodes)
+    goal = choose_goal(steps, episodes)
     request = DumpRequest(pipeline, goal, seed, policy, keys, chunk_steps, raw, allow_code)
     return roll_out(request, Path(path), force=force)
 
@@ -183,10 +183,9 @@ def resume(
 def _restore(
     env: TransformedEnv, policy: NamedPolicy, writer: DumpWriter, checkpointer: Checkpointer
 ) -> TensorDictBase | None:
-    """Put the env into the state in which the stored steps end.
+    """Put the env into the state in which the stored steps end, and return the next root ``[*B]``.
 
-    Returns:
-        The root of the next step, ``[*B]``; ``None`` if the rollout starts with a reset.
+    ``None``: the rollout starts with a reset.
     """
     state = writer.read_state()
     if state is None:
@@ -215,14 +214,7 @@ def _restore(
 def _run_again(
     env: TransformedEnv, policy: NamedPolicy, writer: DumpWriter, checkpointer: Checkpointer
 ) -> TensorDictBase:
-    """Run the stored steps again, and compare them with their checksums.
-
-    Returns:
-        The root of the next step, ``[*B]``.
-
-    Raises:
-        EnvError: The steps differ.
-    """
+    """Run the stored steps again, compare their checksums, and return the next root ``[*B]``."""
     manifest = writer.manifest
     chunks = env.iter_rollout(
         None, policy.start_at(0), chunk_steps=manifest.chunk_steps, auto_reset=True
@@ -322,14 +314,8 @@ def stream_rollout(
 ) -> Manifest:
     """Roll out until the goal of a dump is reached.
 
-    Args:
-        env: Env with its chain.
-        policy: Policy of the rollout.
-        writer: Writer of the dump.
-        checkpointer: Saves the state after each chunk.
-        start: Root of the first step, ``[*B]``; ``None``: the rollout starts with a reset.
-        on_chunk: Called in the writing thread after each chunk is on the disk.
-        can_resume: Whether the state to resume from is saved with each chunk.
+    The rollout starts at the root ``start``, ``[*B]``, or with a reset. ``on_chunk`` is called in
+    the writing thread after each chunk is on the disk.
     """
     manifest = writer.manifest
     stream = _ChunkStream(env, writer, checkpointer, on_chunk, can_resume)

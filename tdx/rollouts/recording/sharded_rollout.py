@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from tdx.engines import Engine, find_engine, run_tasks
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.errors import EnvError, TdxError
 from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
-from tdx.rollouts.dump.manifest import Goal
 from tdx.rollouts.dump.progress import OnChunk, OnShards, ignore_progress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
-from tdx.rollouts.recording.request import DumpRequest
+from tdx.rollouts.recording.request import DumpRequest, choose_goal
 from tdx.rollouts.recording.shards import (
     ShardJob,
     complete_shards,
@@ -232,9 +231,7 @@ def record_shards(
         >>> result.is_complete, open_dump(folder).data.shape
         (True, torch.Size([100]))
     """
-    if steps is not None and episodes is not None:
-        raise ArgumentError("steps and episodes are both given", hint="give one of them")
-    goal = None if steps is None and episodes is None else Goal(steps, episodes)
+    goal = choose_goal(steps, episodes)
     request = DumpRequest(pipeline, goal, seed, policy, keys, chunk_steps, raw, allow_code)
     folder = Path(path)
     if shard is not None:
@@ -252,18 +249,9 @@ def record_missing_shards(
     on_progress: OnShards,
     on_shard: Callable[[int], object] = ignore_progress,
 ) -> ShardedRollout:
-    """Record the missing shards of a plan.
+    """Record the missing shards of a plan; ``on_progress`` is called about twice per second.
 
-    Args:
-        plan: The plan.
-        folder: Folder of the dump.
-        create_engine: Creates the engine.
-        retries: Number of further attempts for a shard whose env or process fails.
-        on_progress: Called about twice per second.
-        on_shard: Called when a shard is recorded.
-
-    Raises:
-        TdxError: The folder, the pipeline or this installation is not fit for any shard.
+    Raises an error if the folder, the pipeline or this installation is not fit for any shard.
     """
     remove_stale_index(folder)
     # Refuses to add to shards that were changed.

@@ -21,11 +21,7 @@ import torch
 from tdx.core import TransformedEnv
 from tdx.foundation.container import Container, make_folders
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
-from tdx.foundation.files import (
-    atomic_folder,
-    remove_path,
-    report_write_errors,
-)
+from tdx.foundation.files import atomic_folder, remove_path, report_write_errors
 from tdx.foundation.folders import sync_path
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
@@ -91,19 +87,8 @@ def open_shards(
 ) -> Iterator[ShardPlan]:
     """Create the plan of a sharded dump, or compare the request with the existing plan.
 
-    The folder is locked until the block ends.
-
-    Args:
-        request: What to roll out, all shards together.
-        folder: Folder of the dump.
-        count: Number of shards.
-        alone: True if no other process may record shards meanwhile.
-        force: Whether an existing dump may be replaced.
-
-    Raises:
-        ArgumentError: The request is invalid, or differs from the plan, or another process records
-            the dump.
-        OutputError: The folder cannot be written.
+    The folder is locked until the block ends. If ``alone``, no other process may record shards
+    then.
     """
     if not 1 <= count <= MAX_SHARDS:
         raise ArgumentError(f"{count:,} shards are out of range", hint=f"use 1 to {MAX_SHARDS:,}")
@@ -199,12 +184,7 @@ def _check_versions(recorded: dict[str, str], found: dict[str, str], folder: Pat
 
 @dataclass(frozen=True, slots=True)
 class ShardJob:
-    """Records shards of a dump whose plan exists; it can be sent to other processes.
-
-    Args:
-        folder: Folder of the dump.
-        allow_code: Whether Python objects may be imported.
-    """
+    """Records shards of a dump whose plan exists; it can be sent to other processes."""
 
     noun: ClassVar[str] = "shard"
     folder: str
@@ -232,15 +212,7 @@ def record_shard(
 ) -> None:
     """Record a shard of a dump whose plan exists, unless it is committed.
 
-    Args:
-        folder: Folder of the dump.
-        shard: Index of the shard.
-        allow_code: Whether Python objects may be imported.
-        on_chunk: Called after each chunk.
-
-    Raises:
-        TdxError: The env fails, the disk is full, another process records the shard, or this
-            process would record other steps: it has other versions of packages, or another env.
+    A process that would record other steps is refused: other versions of packages, or another env.
     """
     with report_unreadable(folder), Container.open(folder) as root:
         plan = ShardPlan.read(root)
@@ -374,15 +346,7 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 
 def remove_stale_index(folder: Path) -> None:
-    """Remove the index of all shards if one of them is missing, so that it is recorded again.
-
-    Args:
-        folder: Folder of the dump.
-
-    Raises:
-        StorageError: The folder has something that does not belong to the dump.
-        OutputError: The index cannot be removed.
-    """
+    """Remove the index of all shards if one of them is missing, so that it is recorded again."""
     with report_write_errors(folder, full_hint=_RERUN), Container.open(folder) as root:
         plan = ShardPlan.read(root)
         with _exclusive(root):
@@ -393,18 +357,7 @@ def remove_stale_index(folder: Path) -> None:
 
 
 def complete_shards(folder: Path) -> ShardListing:
-    """Write the index of all shards if every shard is committed.
-
-    Args:
-        folder: Folder of the dump.
-
-    Returns:
-        The shards in the folder.
-
-    Raises:
-        StorageError: A shard is damaged, or was recorded elsewhere.
-        OutputError: The index cannot be written.
-    """
+    """Write the index of all shards if every one is committed; return the shards in the folder."""
     with report_write_errors(folder, full_hint=_RERUN), Container.open(folder) as root:
         plan = ShardPlan.read(root)
         with _exclusive(root):

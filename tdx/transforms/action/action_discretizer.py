@@ -22,14 +22,7 @@ from tdx.core.transforms.validation import check_choice
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.torch_internals import is_exporting
-from tdx.specs import (
-    Categorical,
-    Composite,
-    MultiCategorical,
-    MultiOneHot,
-    OneHot,
-    TensorSpec,
-)
+from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 
 
 class ActionDiscretizer(ActionTransform):

@@ -54,12 +54,7 @@ def r3m_checkpoint(name: ResNetName) -> Checkpoint:
 
 
 def torchvision_checkpoint(name: ResNetName, weights: Any) -> Checkpoint:
-    """Return torchvision weights by enum or name.
-
-    Raises:
-        UnknownNameError: torchvision has no weights of that name for this network.
-        ArgumentError: The weights are for another network.
-    """
+    """Return torchvision weights by enum or name."""
     from torchvision.models import get_model_weights
 
     kind = get_model_weights(name)
@@ -81,11 +76,7 @@ def torchvision_checkpoint(name: ResNetName, weights: Any) -> Checkpoint:
 
 
 def checkpoint_file(download_path: str | os.PathLike[str] | None) -> Path | None:
-    """Return ``download_path`` if it is a file; ``None`` if it is a folder or not given.
-
-    Raises:
-        ArgumentError: It has the extension of a checkpoint and does not exist.
-    """
+    """Return ``download_path`` if it is a file; ``None`` if it is a folder or not given."""
     if download_path is None:
         return None
     path = Path(download_path).expanduser()
@@ -100,15 +91,7 @@ def checkpoint_file(download_path: str | os.PathLike[str] | None) -> Path | None
 
 
 def fetch_checkpoint(checkpoint: Checkpoint, download_path: str | os.PathLike[str] | None) -> Path:
-    """Return the file of a checkpoint; download it if it does not exist.
-
-    Args:
-        checkpoint: Checkpoint to find.
-        download_path: Folder. ``None``: that of torch.hub.
-
-    Raises:
-        EnvError: It does not exist and cannot be downloaded.
-    """
+    """Return the file of a checkpoint in a folder (torch.hub's by default), or download it."""
     if download_path is None:
         folders = (Path(torch.hub.get_dir()) / "checkpoints", *checkpoint.folders)
     else:
@@ -187,15 +170,7 @@ SHOWN = 3
 
 
 def read_resnet(path: Path, name: ResNetName) -> dict[str, Tensor]:
-    """Return the state dict of a residual network, from R3M's or torchvision's layout.
-
-    Args:
-        path: Checkpoint file.
-        name: Network that it must contain.
-
-    Raises:
-        ArgumentError: The file cannot be read, contains code, or does not contain this network.
-    """
+    """Return the state dict of a residual network, from R3M's or torchvision's layout."""
     expected = empty_resnet(name).state_dict()
     entries = _network_entries(_load(path), path, expected)
     kind = resnet_of(entries)

@@ -57,11 +57,7 @@ LARGEST_BYTE = 255
 
 
 def check_images(shape: Sequence[int], dtype: torch.dtype, key: NestedKey) -> None:
-    """Check that images of this shape and dtype can be encoded.
-
-    Raises:
-        ArgumentError: They have fewer than 3 dims, or do not have 3 channels.
-    """
+    """Check that images of this shape and dtype can be encoded."""
     if len(shape) < 3 or CHANNELS not in (shape[-3], shape[-1]) or dtype is torch.bool:
         kind = "bools of " if dtype is torch.bool else ""
         raise ArgumentError(
@@ -73,13 +69,9 @@ def check_images(shape: Sequence[int], dtype: torch.dtype, key: NestedKey) -> No
 
 
 def prepare_images(image: Tensor, size: int, mean: Tensor, std: Tensor) -> Tensor:
-    """Resize and normalize images to ``[N, 3, size, size]``.
+    """Resize and normalize images to ``[N, 3, size, size]``, in the device and dtype of the mean.
 
-    Args:
-        image: Images ``[*B, H, W, 3]`` or ``[*B, 3, H, W]``; integers to 255, or floats to 1.
-        size: Height and width of the result.
-        mean: Mean of each channel, ``[3, 1, 1]``; defines the device and dtype of the result.
-        std: Standard deviation of each channel, ``[3, 1, 1]``.
+    Images are ``[*B, H, W, 3]`` or ``[*B, 3, H, W]``; integers to 255, or floats to 1.
     """
     floating = image.is_floating_point()
     first, last = image.shape[-3] == CHANNELS, image.shape[-1] == CHANNELS

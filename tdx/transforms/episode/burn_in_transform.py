@@ -154,15 +154,10 @@ class BurnInTransform(StoredDataTransform):
 def _with_first_state(
     known: Tensor | None, state: Tensor, batch_size: torch.Size, starts: Tensor | None
 ) -> Tensor:
-    """Return the states of the remaining steps ``[*B, T, ...]``, the first one replaced.
+    """Return the states of the remaining steps ``[*B, T, ...]``, the first one ``state``.
 
-    It is kept where an episode starts.
-
-    Args:
-        known: States in the data. ``None``: zeros after the first step, which are never read.
-        state: State of the first step, ``[*B, ...]``.
-        batch_size: ``[*B, T]``.
-        starts: Flag of the steps that start an episode, ``[*B, T, ...]``, if there is one.
+    It is kept where an episode starts. Unknown states are zeros after the first step, which are
+    never read.
     """
     dim = len(batch_size) - 1
     if known is None:

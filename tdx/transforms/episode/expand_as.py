@@ -142,11 +142,7 @@ def _expand(value: Tensor, shape: torch.Size, key: NestedKey, ref_key: NestedKey
 def _aligned(
     shape: torch.Size, wanted: torch.Size, key: NestedKey, ref_key: NestedKey
 ) -> torch.Size:
-    """Return the shape with dims of size 1 appended.
-
-    Raises:
-        ArgumentError: It cannot be expanded to ``wanted``.
-    """
+    """Return the shape with dims of size 1 appended."""
     sizes = zip(shape, wanted, strict=False)
     if len(shape) > len(wanted) or any(mine not in (1, other) for mine, other in sizes):
         raise ArgumentError(

@@ -110,9 +110,7 @@ class FrameSkipTransform(Transform):
     def _next_frame(self, current: TensorDictBase, following: TensorDictBase) -> TensorDictBase:
         """Return the output of one more step before this stage.
 
-        Args:
-            current: Input of the step, with an action that upstream stages have mapped already.
-            following: Output of the previous step.
+        The action in ``current`` is one that upstream stages have mapped already.
         """
         env, stages = self._upstream()
         for stage in reversed(stages):

@@ -103,13 +103,7 @@ class StepCounter(RunningTransform):
     def _truncate(
         self, group: DoneGroup | StoredGroup, count: Tensor, get: Callable[[NestedKey], Any]
     ) -> dict[NestedKey, Tensor]:
-        """Return the flags of a group after a step; missing flags other than truncated stay so.
-
-        Args:
-            group: Group of done flags.
-            count: Counter after the step.
-            get: Returns the flag of a key, or ``None``.
-        """
+        """Return the flags of a group after a step; missing flags other than truncated stay so."""
         assert self.max_steps is not None
         ended = count >= self.max_steps
         flags: dict[NestedKey, Tensor] = {}

@@ -354,11 +354,7 @@ def _check_default(value: DefaultValue, keys: list[NestedKey], random: bool | No
 
 
 def _broadcast(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
-    """Return a value in the dtype and shape of a spec; a number is repeated.
-
-    Raises:
-        ArgumentError: It does not broadcast to the shape, or is not a number or tensor.
-    """
+    """Return a value in the dtype and shape of a spec; a number is repeated."""
     try:
         if isinstance(value, int | float):
             # Filled on the device, for which the host does not wait, as it does for a copy.

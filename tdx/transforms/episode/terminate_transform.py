@@ -139,13 +139,7 @@ class TerminateTransform(Transform):
 
 
 def _fit_flags(stop: Tensor, shape: torch.Size, batch_dims: int) -> Tensor:
-    """Return the condition in the shape of a done flag.
-
-    Args:
-        stop: Condition of shape ``[]``, ``[*B]``, ``[*B, 1]`` or ``shape``.
-        shape: Shape of the flag, ``[*B, *G, 1]``.
-        batch_dims: Number of dims in ``B``.
-    """
+    """Return a condition ``[]``, ``[*B]`` or ``[*B, 1]`` shaped like a flag, ``[*B, *G, 1]``."""
     batch = shape[:batch_dims]
     if stop.ndim == 0 or stop.shape == shape:
         return stop.expand(shape)

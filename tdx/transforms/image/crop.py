@@ -9,12 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tdx.core.transforms import ObservationTransform, TimeBehavior
-from tdx.core.transforms.images import (
-    LinearImage,
-    check_channels_first,
-    crop_matrix,
-    image_size,
-)
+from tdx.core.transforms.images import LinearImage, check_channels_first, crop_matrix, image_size
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError

@@ -176,11 +176,7 @@ class VideoRecorder(ObservationTransform):
 
 
 def _channels_first(images: Tensor) -> Tensor:
-    """Return images as ``[*B, 3, H, W]``; those without channels as ``[1, H, W]``.
-
-    Raises:
-        ArgumentError: They are not images.
-    """
+    """Return images as ``[*B, 3, H, W]``; those without channels as ``[1, H, W]``."""
     shape = images.shape
     if len(shape) == 2:
         return images.unsqueeze(0)

@@ -13,11 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import CallableTransform, Compose, TimeBehavior
-from tdx.core.transforms.episodes import (
-    Window,
-    known_steps,
-    padded_entries,
-)
+from tdx.core.transforms.episodes import Window, known_steps, padded_entries
 from tdx.core.transforms.spec_maps import require_keys, require_leaf
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
