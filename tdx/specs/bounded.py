@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -263,10 +263,6 @@ def clamp(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
 _EXACT_INTEGERS = {torch.float32: 2**24, torch.float64: 2**53}
 
 
-IntervalSampler = Callable[[torch.Size], Tensor]
-"""Samples values within bounds, both included; the shape ends with that of the bounds."""
-
-
 def make_sampler(low: Tensor, high: Tensor) -> IntervalSampler:
     """Choose the sampler for the dtype and the width of an interval."""
     if low.dtype.is_floating_point:
@@ -290,9 +286,15 @@ class UniformSampler:
         self.span = high.to(self.work) - self.base
 
     def __call__(self, shape: torch.Size) -> Tensor:
-        unit = torch.rand(shape, dtype=self.work, device=self.low.device)
-        drawn = unit.mul_(self.span).add_(self.base).to(self.low.dtype)
+        return self.at(torch.rand(shape, dtype=self.work, device=self.low.device))
+
+    def at(self, unit: Tensor) -> Tensor:
+        drawn = unit.to(self.work).mul_(self.span).add_(self.base).to(self.low.dtype)
         return torch.minimum(drawn, self.high) if drawn.dtype.itemsize > 1 else drawn
+
+
+def _normal_at(unit: Tensor) -> Tensor:
+    return torch.special.ndtri(unit.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 class UnboundedSampler:
@@ -307,12 +309,14 @@ class UnboundedSampler:
         self.start, self.end = low.double(), high.double()
 
     def __call__(self, shape: torch.Size) -> Tensor:
+        return self.at(torch.rand(shape, dtype=torch.float64, device=self.low.device))
+
+    def at(self, unit: Tensor) -> Tensor:
         dtype = self.low.dtype
-        unit = torch.rand(shape, dtype=torch.float64, device=self.low.device)
         open_below, open_above = self.start.isinf(), self.end.isinf()
         tail = -torch.log1p(-unit)
         start, end = (torch.nan_to_num(x, 0.0, 0.0, 0.0) for x in (self.start, self.end))
-        normal = torch.special.ndtri(unit.clamp(min=torch.finfo(torch.float32).tiny))
+        normal = _normal_at(unit)
         from_below = torch.where(open_above, start + tail, start * (1 - unit) + end * unit)
         from_above = torch.where(open_above, normal, end - tail)
         drawn = torch.where(open_below, from_above, from_below).to(dtype)
@@ -326,7 +330,10 @@ class IntegerSampler:
         self.dtype, self.base, self.span = dtype, base, span
 
     def __call__(self, shape: torch.Size) -> Tensor:
-        unit = torch.rand(shape, dtype=self.base.dtype, device=self.base.device)
+        return self.at(torch.rand(shape, dtype=self.base.dtype, device=self.base.device))
+
+    def at(self, unit: Tensor) -> Tensor:
+        unit = unit.to(self.base.dtype)
         offset = torch.minimum(unit.mul_(self.span).floor_(), self.span - 1)
         return offset.add_(self.base).to(self.dtype)
 
@@ -346,6 +353,13 @@ class WideIntegerSampler:
         drawn = generator.integers(low, high, tuple(shape), dtype=self.work, endpoint=True)
         return torch.from_numpy(np.asarray(drawn)).to(self.dtype).to(self.device)
 
+
+IntervalSampler = UniformSampler | UnboundedSampler | IntegerSampler | WideIntegerSampler
+"""Samples values within bounds, both included; the shape ends with that of the bounds.
+
+``at`` returns the values for uniform numbers from ``[0, 1)``, one for each element, and may
+overwrite these.
+"""
 
 _MAX_ENUMERATED = 2**24
 
@@ -426,6 +440,11 @@ class Unbounded(TensorSpec):
             bits = signed.random_(torch.iinfo(torch.int64).min, None)
             return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
         return torch.empty(full, dtype=self._dtype, device=self._device).random_()
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        if self._dtype.is_floating_point:
+            return _normal_at(unit).to(self._dtype)
+        return unit >= 0.5 if self._dtype is torch.bool else None
 
     def _contains(self, val: Tensor) -> bool:
         return True
@@ -600,9 +619,16 @@ class Bounded(TensorSpec):
 
         Elements with one infinite bound are exponential, with two standard normal.
         """
+        return self._make_sampler()(self._full_shape(shape))
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        sampler = self._make_sampler()
+        return None if isinstance(sampler, WideIntegerSampler) else sampler.at(unit)
+
+    def _make_sampler(self) -> IntervalSampler:
         if self._sampler is None:
             self._sampler = make_sampler(self._low, self._high)
-        return self._sampler(self._full_shape(shape))
+        return self._sampler
 
     def elements_in(self, val: Tensor) -> Tensor:
         return within(self._low, self._high, val)
