@@ -43,6 +43,14 @@ def list_devices() -> list[torch.device]:
     return [torch.device(device.type, index) for index in range(owner.device_count())]
 
 
+def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on a device. The host does not wait for a copy to an accelerator.
+
+    It waits for a copy to the host, whose memory could be read before the copy is there.
+    """
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until all queued work of a device is complete."""
     _call_for_device("synchronize", device)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.accelerators import move
 from tdx.foundation.errors import SpecError
 from tdx.foundation.torch_internals import broadcast_shapes
 from tdx.specs.arguments import (
@@ -121,16 +122,13 @@ def _describe_tensor(tensor: Tensor) -> str:
     )
 
 
-def bound_tensor(
-    value: ArrayLike | None, dtype: torch.dtype, device: torch.device, *, upper: bool
-) -> Tensor:
-    """Convert a bound to a tensor, rounded into the interval to a value of the dtype.
+def bound_tensor(value: ArrayLike | None, dtype: torch.dtype, *, upper: bool) -> Tensor:
+    """Convert a bound to a tensor where it is, rounded into the interval to a value of the dtype.
 
     Args:
         value: A number, an array or nested lists. ``None``: unbounded, which is infinity for
             floating-point dtypes and the extreme of an integer dtype.
         dtype: Dtype of the spec.
-        device: Device of the spec.
         upper: True for the upper bound.
 
     Raises:
@@ -143,7 +141,7 @@ def bound_tensor(
             value = _round_inwards(value, dtype, upper)
         elif not abs(value) <= torch.finfo(dtype).max:
             value = math.nan if value != value else math.copysign(math.inf, value)
-        return torch.tensor(value, dtype=dtype, device=device)
+        return torch.tensor(value, dtype=dtype)
     try:
         bound = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except TypeError as error:
@@ -151,8 +149,7 @@ def bound_tensor(
             f"{'high' if upper else 'low'} must contain numbers, got {value!r}",
             hint="give a number, or a tensor of numbers",
         ) from error
-    bound = cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
-    return bound.to(device)
+    return cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
 
 
 def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
@@ -248,6 +245,17 @@ def clip(value: Tensor, low: float | None, high: float | None) -> Tensor:
         return value.clamp(low, high)
     return value.clamp(
         None if low is None else max(low, least), None if high is None else min(high, most)
+    )
+
+
+def _in_order(low: Tensor, high: Tensor) -> bool:
+    return bool((ordered(low) <= ordered(high)).all())
+
+
+def _order_error() -> SpecError:
+    return SpecError(
+        "low must not be above high, and neither of them NaN",
+        hint="swap the two, or use None for no bound",
     )
 
 
@@ -503,7 +511,7 @@ class Bounded(TensorSpec):
 
     Raises:
         SpecError: ``low`` is above ``high``, a bound is NaN, or the bounds do not broadcast to
-            the shape.
+            the shape. Tensors on an accelerator are compared when the spec is first sampled.
 
     Example:
         >>> spec = Bounded(0, 255, shape=(2,), dtype=torch.uint8)
@@ -553,28 +561,26 @@ class Bounded(TensorSpec):
             raise SpecError(
                 f"{self._dtype} has no order, so it cannot have bounds", hint="use Unbounded"
             )
-        self._shape = shape
-        self._low = broadcast_bound(
-            bound_tensor(low, self._dtype, self._device, upper=False), shape
+        ends = (
+            bound_tensor(low, self._dtype, upper=False),
+            bound_tensor(high, self._dtype, upper=True),
         )
-        self._high = broadcast_bound(
-            bound_tensor(high, self._dtype, self._device, upper=True), shape
-        )
+        wide = [broadcast_bound(end, shape) for end in ends]
+        # Checked before they are moved to an accelerator.
         if (
             isinstance(low, (int, float))
             and isinstance(high, (int, float))
             and self._dtype.is_floating_point
         ):
             in_order = low <= high
-        elif self._low.is_meta:
-            in_order = True
         else:
-            in_order = bool((ordered(self._low) <= ordered(self._high)).all())
+            # Bounds on an accelerator wait until they are sampled: here, the host would wait.
+            is_host = all(end.device.type == "cpu" for end in ends)
+            in_order = not is_host or _in_order(*wide)
         if not in_order:
-            raise SpecError(
-                "low must not be above high, and neither of them NaN",
-                hint="swap the two, or use None for no bound",
-            )
+            raise _order_error()
+        self._shape = shape
+        self._low, self._high = (broadcast_bound(move(end, self._device), shape) for end in ends)
 
     @property
     def low(self) -> Tensor:
@@ -627,6 +633,8 @@ class Bounded(TensorSpec):
 
     def _make_sampler(self) -> IntervalSampler:
         if self._sampler is None:
+            if self._device.type not in ("cpu", "meta") and not _in_order(self._low, self._high):
+                raise _order_error()
             self._sampler = make_sampler(self._low, self._high)
         return self._sampler
 

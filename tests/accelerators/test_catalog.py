@@ -14,15 +14,19 @@ from tdx import (
     Bounded,
     CartPoleEnv,
     Categorical,
+    CatFrames,
     Compose,
+    GymEnv,
     LazyTensorStorage,
     MultiCategorical,
     MultiOneHot,
+    ObservationNorm,
     OneHot,
     PendulumEnv,
     RandomCropTensorDict,
     RandomSampler,
     RandomTruncationTransform,
+    RewardClipping,
     RewardSum,
     SamplerWithoutReplacement,
     StepCounter,
@@ -32,6 +36,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
+from tdx.core.envs import EnvBase
 from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
 from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
@@ -118,6 +123,33 @@ def test_all_episodes_of_native_envs_have_the_values_of_the_host(
     assert_same(expected, there.to("cpu"))
     starts = expected["observation"][expected["step_count"].squeeze(-1) == 0]
     assert len(starts.unique(dim=0)) == len(starts) > 100
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PendulumEnv(batch_size=[4], device=DEVICE),
+        lambda: CartPoleEnv(batch_size=[4], device=DEVICE),
+        lambda: GymEnv("Pendulum-v1", device=DEVICE),
+    ],
+    ids=["Pendulum", "CartPole", "Gymnasium"],
+)
+def test_an_env_and_its_chain_are_built_without_waiting(build: Callable[[], EnvBase]) -> None:
+    calls: list[DeviceCall] = []
+    with SimulatedCuda(calls.append):
+        env = TransformedEnv(
+            build(),
+            Compose(
+                StepCounter(10),
+                RewardSum(),
+                ObservationNorm(0.0, 2.0, in_keys=["observation"]),
+                CatFrames(3, -1, in_keys=["observation"]),
+                RewardClipping(-1.0, 1.0),
+            ),
+        )
+        env.reset(env.fake_tensordict())
+        assert env.observation_spec.device == DEVICE
+    assert [call for call in calls if call.kind == "wait"] == []
 
 
 SPECS: dict[str, TensorSpec] = {
