@@ -39,6 +39,7 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
+from tdx.foundation.keys import NestedKey
 from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
 from tests.programs import exhaustive, sampled
@@ -152,7 +153,7 @@ def test_an_env_and_its_chain_are_built_without_waiting(build: Callable[[], EnvB
     assert [call for call in calls if call.kind == "wait"] == []
 
 
-SPECS: dict[str, TensorSpec] = {
+SPECS: dict[NestedKey, TensorSpec] = {
     "normal": Unbounded(2),
     "flag": Unbounded(1, dtype=torch.bool),
     "uniform": Bounded(-1.0, 2.0, (2, 3)),
