@@ -172,16 +172,9 @@ class CallCounter:
         error_stage: int | None,
         notes: tuple[str, ...],
     ) -> DeviceCalls:
-        """Return the counts per step; the arguments are fields of the result.
+        """Return the counts per step, with all stages, also those that never touch the device.
 
-        Args:
-            subject: What ran.
-            steps: Counted steps.
-            envs: Number of envs in a batch.
-            stages: Names of all stages, also of those that never touch the device.
-            error: Why the run ended early.
-            error_stage: Stage that raised it.
-            notes: What is not counted.
+        The arguments are fields of the result.
         """
         of = max(steps, 1)
         totals: dict[tuple[str, int | None], Counter[CallKind]] = {
