@@ -39,6 +39,7 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
+from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
@@ -151,6 +152,13 @@ def test_an_env_and_its_chain_are_built_without_waiting(build: Callable[[], EnvB
         env.reset(env.fake_tensordict())
         assert env.observation_spec.device == DEVICE
     assert [call for call in calls if call.kind == "wait"] == []
+
+
+def test_bounds_on_the_device_are_compared_when_they_are_sampled() -> None:
+    with SimulatedCuda(lambda call: None):
+        spec = Bounded(torch.ones(2, device=DEVICE), torch.zeros(2, device=DEVICE))
+        with pytest.raises(SpecError, match="low must not be above high"):
+            spec.rand()
 
 
 SPECS: dict[NestedKey, TensorSpec] = {

@@ -95,7 +95,7 @@ def _as_buffer(value: float | None, device: torch.device | None = None) -> Tenso
     tensor = torch.as_tensor(value)
     if tensor.item() != value:
         tensor = torch.as_tensor(value, dtype=torch.float64)
-    return tensor if device is None else move(tensor, device)
+    return move(tensor, device)
 
 
 class AffineTransform(Transform):
