@@ -90,6 +90,9 @@ def _categories_at(unit: Tensor, n: int, mask: Tensor | None) -> Tensor:
     """Return the allowed category for each uniform number from ``[0, 1)``, ``[*B]``."""
     if mask is None:
         return (unit * n).long().clamp(max=n - 1)
+    # On an accelerator, the host would wait for the answer.
+    if mask.device.type == "cpu" and not bool(mask.any(-1).all()):
+        raise SpecError("the mask allows no category", hint="allow at least one in every row")
     # The first category up to which more than `rank` categories are allowed.
     allowed = mask.cumsum(-1)
     rank = (unit.unsqueeze(-1) * allowed[..., -1:]).long().clamp(max=allowed[..., -1:] - 1)
