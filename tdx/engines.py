@@ -216,11 +216,6 @@ def map_in_processes(
 ) -> list[Returned]:
     """Apply a function to items in processes of this machine, one per CPU core at most.
 
-    Args:
-        function: Function that can be pickled.
-        items: Its arguments.
-        noun: What an item is, in error messages.
-
     Raises:
         WorkerError: A process was killed.
     """
@@ -238,10 +233,8 @@ def run_tasks(
 ) -> Generator[tuple[int, Returned | WorkerError]]:
     """Run tasks; yield each with its result when it has ended, and close the engine.
 
-    Args:
-        engine: The engine.
-        waiting: Tasks to run. The caller may add one again, or remove those that have not started.
-        on_wait: Called about twice per second.
+    The caller may put a waiting task in again, or take out one that has not started. ``on_wait`` is
+    called about twice per second.
     """
     running = 0
     try:
@@ -427,9 +420,6 @@ ENGINES: dict[str, Callable[[Any, int | None], Engine[Any]]] = {
 
 def find_engine(name: str) -> Callable[[ClusterJob[Returned], int | None], Engine[Returned]]:
     """Return the function that creates an engine from a job and the number of workers.
-
-    Args:
-        name: ``local``, ``ray`` or ``slurm``.
 
     Raises:
         ArgumentError: The engine is unknown.

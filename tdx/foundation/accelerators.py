@@ -43,6 +43,14 @@ def list_devices() -> list[torch.device]:
     return [torch.device(device.type, index) for index in range(owner.device_count())]
 
 
+def move(tensor: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """Return a tensor on a device, if one is given; the host waits only for a copy to itself."""
+    if device is None:
+        return tensor
+    # A copy to the host that is not waited for could be read before it is there.
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until all queued work of a device is complete."""
     _call_for_device("synchronize", device)

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx.foundation.patches import Patches
-from tdx.foundation.torch_internals import by_device, import_compiler
+from tdx.foundation.torch_internals import by_device, import_compiler, unwrap_function_level
 
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -88,7 +88,11 @@ def calling_line(skipped: Sequence[str] = ()) -> str:
 
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Return True if a tensor says that it is on the simulated device."""
-    return hasattr(tensor.untyped_storage(), _FLAG)
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:
+        storage = unwrap_function_level(tensor).untyped_storage()
+    return hasattr(storage, _FLAG)
 
 
 def _flag(result: object) -> None:

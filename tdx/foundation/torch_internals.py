@@ -33,6 +33,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "unravel_positions",
+    "unwrap_function_level",
     "version_of",
 ]
 # The trees are those of users' samples: only this module knows which containers torch.utils.data,
@@ -158,6 +159,17 @@ def by_device(
         return result
 
     return torch._C, name, group
+
+
+def unwrap_function_level(tensor: Tensor) -> Tensor:
+    """Return the tensor that holds the memory of an argument within ``vmap`` or ``grad``.
+
+    The argument itself has no storage.
+    """
+    functions = torch._C._functorch
+    while functions.is_functorch_wrapped_tensor(tensor):
+        tensor = functions.get_unwrapped(tensor)
+    return tensor
 
 
 def import_compiler() -> None:

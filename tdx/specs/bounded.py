@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.foundation.accelerators import move
 from tdx.foundation.errors import SpecError
 from tdx.foundation.torch_internals import broadcast_shapes
 from tdx.specs.arguments import (
@@ -120,10 +121,8 @@ def _describe_tensor(tensor: Tensor) -> str:
     )
 
 
-def bound_tensor(
-    value: ArrayLike | None, dtype: torch.dtype, device: torch.device, *, upper: bool
-) -> Tensor:
-    """Convert a bound to a tensor, rounded into the interval to a value of the dtype.
+def bound_tensor(value: ArrayLike | None, dtype: torch.dtype, *, upper: bool) -> Tensor:
+    """Convert a bound to a tensor where it is, rounded into the interval to a value of the dtype.
 
     ``None`` is unbounded: infinity for floating-point dtypes, the extreme of an integer dtype.
 
@@ -137,7 +136,7 @@ def bound_tensor(
             value = _round_inwards(value, dtype, upper)
         elif not abs(value) <= torch.finfo(dtype).max:
             value = math.nan if value != value else math.copysign(math.inf, value)
-        return torch.tensor(value, dtype=dtype, device=device)
+        return torch.tensor(value, dtype=dtype)
     try:
         bound = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except TypeError as error:
@@ -145,8 +144,7 @@ def bound_tensor(
             f"{'high' if upper else 'low'} must contain numbers, got {value!r}",
             hint="give a number, or a tensor of numbers",
         ) from error
-    bound = cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
-    return bound.to(device)
+    return cast(bound.detach(), dtype, torch.floor if upper else torch.ceil)
 
 
 def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
@@ -232,6 +230,17 @@ def clip(value: Tensor, low: float | None, high: float | None) -> Tensor:
     )
 
 
+def _in_order(low: Tensor, high: Tensor) -> bool:
+    return bool((ordered(low) <= ordered(high)).all())
+
+
+def _order_error() -> SpecError:
+    return SpecError(
+        "low must not be above high, and neither of them NaN",
+        hint="swap the two, or use None for no bound",
+    )
+
+
 def clamp(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
     """Clamp values to their intervals. NaN is treated as 0."""
     if value.is_floating_point():
@@ -242,10 +251,6 @@ def clamp(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
 
 # Number of consecutive integers that a dtype represents exactly.
 _EXACT_INTEGERS = {torch.float32: 2**24, torch.float64: 2**53}
-
-
-IntervalSampler = Callable[[torch.Size], Tensor]
-"""Samples values within bounds, both included; the shape ends with that of the bounds."""
 
 
 def make_sampler(low: Tensor, high: Tensor) -> IntervalSampler:
@@ -271,9 +276,15 @@ class UniformSampler:
         self.span = high.to(self.work) - self.base
 
     def __call__(self, shape: torch.Size) -> Tensor:
-        unit = torch.rand(shape, dtype=self.work, device=self.low.device)
-        drawn = unit.mul_(self.span).add_(self.base).to(self.low.dtype)
+        return self.at(torch.rand(shape, dtype=self.work, device=self.low.device))
+
+    def at(self, unit: Tensor) -> Tensor:
+        drawn = unit.to(self.work).mul_(self.span).add_(self.base).to(self.low.dtype)
         return torch.minimum(drawn, self.high) if drawn.dtype.itemsize > 1 else drawn
+
+
+def _normal_at(unit: Tensor) -> Tensor:
+    return torch.special.ndtri(unit.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 class UnboundedSampler:
@@ -288,12 +299,14 @@ class UnboundedSampler:
         self.start, self.end = low.double(), high.double()
 
     def __call__(self, shape: torch.Size) -> Tensor:
+        return self.at(torch.rand(shape, dtype=torch.float64, device=self.low.device))
+
+    def at(self, unit: Tensor) -> Tensor:
         dtype = self.low.dtype
-        unit = torch.rand(shape, dtype=torch.float64, device=self.low.device)
         open_below, open_above = self.start.isinf(), self.end.isinf()
         tail = -torch.log1p(-unit)
         start, end = (torch.nan_to_num(x, 0.0, 0.0, 0.0) for x in (self.start, self.end))
-        normal = torch.special.ndtri(unit.clamp(min=torch.finfo(torch.float32).tiny))
+        normal = _normal_at(unit)
         from_below = torch.where(open_above, start + tail, start * (1 - unit) + end * unit)
         from_above = torch.where(open_above, normal, end - tail)
         drawn = torch.where(open_below, from_above, from_below).to(dtype)
@@ -307,7 +320,10 @@ class IntegerSampler:
         self.dtype, self.base, self.span = dtype, base, span
 
     def __call__(self, shape: torch.Size) -> Tensor:
-        unit = torch.rand(shape, dtype=self.base.dtype, device=self.base.device)
+        return self.at(torch.rand(shape, dtype=self.base.dtype, device=self.base.device))
+
+    def at(self, unit: Tensor) -> Tensor:
+        unit = unit.to(self.base.dtype)
         offset = torch.minimum(unit.mul_(self.span).floor_(), self.span - 1)
         return offset.add_(self.base).to(self.dtype)
 
@@ -327,6 +343,13 @@ class WideIntegerSampler:
         drawn = generator.integers(low, high, tuple(shape), dtype=self.work, endpoint=True)
         return torch.from_numpy(np.asarray(drawn)).to(self.dtype).to(self.device)
 
+
+IntervalSampler = UniformSampler | UnboundedSampler | IntegerSampler | WideIntegerSampler
+"""Samples values within bounds, both included; the shape ends with that of the bounds.
+
+``at`` returns the values for uniform numbers from ``[0, 1)``, one for each element, and may
+overwrite these.
+"""
 
 _MAX_ENUMERATED = 2**24
 
@@ -408,6 +431,11 @@ class Unbounded(TensorSpec):
             return bits.view(torch.uint64) if self._dtype is torch.uint64 else bits.to(self._dtype)
         return torch.empty(full, dtype=self._dtype, device=self._device).random_()
 
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        if self._dtype.is_floating_point:
+            return _normal_at(unit).to(self._dtype)
+        return unit >= 0.5 if self._dtype is torch.bool else None
+
     def _contains(self, val: Tensor) -> bool:
         return True
 
@@ -465,7 +493,7 @@ class Bounded(TensorSpec):
 
     Raises:
         SpecError: ``low`` is above ``high``, a bound is NaN, or the bounds do not broadcast to
-            the shape.
+            the shape. Tensors on an accelerator are compared when the spec is first sampled.
 
     Example:
         >>> spec = Bounded(0, 255, shape=(2,), dtype=torch.uint8)
@@ -515,28 +543,26 @@ class Bounded(TensorSpec):
             raise SpecError(
                 f"{self._dtype} has no order, so it cannot have bounds", hint="use Unbounded"
             )
-        self._shape = shape
-        self._low = broadcast_bound(
-            bound_tensor(low, self._dtype, self._device, upper=False), shape
+        ends = (
+            bound_tensor(low, self._dtype, upper=False),
+            bound_tensor(high, self._dtype, upper=True),
         )
-        self._high = broadcast_bound(
-            bound_tensor(high, self._dtype, self._device, upper=True), shape
-        )
+        wide = [broadcast_bound(end, shape) for end in ends]
+        # Checked before they are moved to an accelerator.
         if (
             isinstance(low, (int, float))
             and isinstance(high, (int, float))
             and self._dtype.is_floating_point
         ):
             in_order = low <= high
-        elif self._low.is_meta:
-            in_order = True
         else:
-            in_order = bool((ordered(self._low) <= ordered(self._high)).all())
+            # Bounds on an accelerator wait until they are sampled: here, the host would wait.
+            is_host = all(end.device.type == "cpu" for end in ends)
+            in_order = not is_host or _in_order(*wide)
         if not in_order:
-            raise SpecError(
-                "low must not be above high, and neither of them NaN",
-                hint="swap the two, or use None for no bound",
-            )
+            raise _order_error()
+        self._shape = shape
+        self._low, self._high = (broadcast_bound(move(end, self._device), shape) for end in ends)
 
     @property
     def low(self) -> Tensor:
@@ -581,9 +607,18 @@ class Bounded(TensorSpec):
 
         Elements with one infinite bound are exponential, with two standard normal.
         """
+        return self._make_sampler()(self._full_shape(shape))
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        sampler = self._make_sampler()
+        return None if isinstance(sampler, WideIntegerSampler) else sampler.at(unit)
+
+    def _make_sampler(self) -> IntervalSampler:
         if self._sampler is None:
+            if self._device.type not in ("cpu", "meta") and not _in_order(self._low, self._high):
+                raise _order_error()
             self._sampler = make_sampler(self._low, self._high)
-        return self._sampler(self._full_shape(shape))
+        return self._sampler
 
     def elements_in(self, val: Tensor) -> Tensor:
         return within(self._low, self._high, val)

@@ -75,6 +75,19 @@ def _sample_categories(
     return torch.multinomial(weights.float(), 1).reshape(shape)
 
 
+def _categories_at(unit: Tensor, n: int, mask: Tensor | None) -> Tensor:
+    """Return the allowed category for each uniform number from ``[0, 1)``, ``[*B]``."""
+    if mask is None:
+        return (unit * n).long().clamp(max=n - 1)
+    # On an accelerator, the host would wait for the answer.
+    if mask.device.type == "cpu" and not bool(mask.any(-1).all()):
+        raise SpecError("the mask allows no category", hint="allow at least one in every row")
+    # The first category up to which more than `rank` categories are allowed.
+    allowed = mask.cumsum(-1)
+    rank = (unit.unsqueeze(-1) * allowed[..., -1:]).long().clamp(max=allowed[..., -1:] - 1)
+    return (allowed <= rank).sum(-1)
+
+
 def _in_range(value: Tensor, n: int | Tensor) -> tuple[Tensor, Tensor]:
     """Return which values are integers from 0 to ``n - 1``, and these as valid indices."""
     index = value.view(torch.int64) if value.dtype is torch.uint64 else value.long()
@@ -204,6 +217,9 @@ class Categorical(TensorSpec):
         """Sample uniformly among the allowed categories."""
         full = self._full_shape(shape)
         return _sample_categories(self.n, self._mask, full, self._device).to(self._dtype)
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        return _categories_at(unit, self.n, self._mask).to(self._dtype) if self.n else None
 
     def elements_in(self, val: Tensor) -> Tensor:
         inside, index = _in_range(val, self.n)
@@ -360,6 +376,12 @@ class OneHot(TensorSpec):
         """Sample uniformly among the allowed categories."""
         full = self._full_shape(shape)
         return self._one_hot(_sample_categories(self.n, self._mask, full[:-1], self._device))
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        return self._one_hot_at(unit) if self.n else None
+
+    def _one_hot_at(self, unit: Tensor) -> Tensor:
+        return self._one_hot(_categories_at(unit[..., 0], self.n, self._mask))
 
     def _one_hot(self, index: Tensor) -> Tensor:
         categories = torch.arange(self.n, device=index.device)
@@ -629,6 +651,12 @@ class MultiCategorical(Categorical):
             return self.zero(lead)
         return torch.stack(columns, -1).to(self._dtype)
 
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        if self._mask is not None:
+            return None
+        counts = self._nvec.to(unit.device, non_blocking=True)
+        return torch.minimum((unit * counts).long(), counts - 1).to(self._dtype)
+
     def _sample_column(self, counts: Tensor, lead: torch.Size) -> Tensor:
         """Sample a variable for all leading elements, with the innermost dimension outermost."""
         own = counts.ndim
@@ -804,6 +832,10 @@ class MultiOneHot(OneHot):
     def rand(self, shape: Shape | None = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
         return torch.cat([spec.rand(shape) for spec in self._variable_specs()], -1)
+
+    def rand_at(self, unit: Tensor) -> Tensor | None:
+        pairs = zip(self._variable_specs(), self._split(unit), strict=True)
+        return torch.cat([spec._one_hot_at(part) for spec, part in pairs], -1)
 
     def elements_in(self, val: Tensor) -> Tensor:
         pairs = zip(self._variable_specs(), self._split(val), strict=True)

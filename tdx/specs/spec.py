@@ -133,6 +133,17 @@ class TensorSpec:
         """
         raise NotImplementedError
 
+    def rand_at(self, unit: Tensor) -> Value | None:
+        """Return the sample that follows from uniform numbers, without a generator.
+
+        Args:
+            unit: Numbers from ``[0, 1)``, float64, of the shape of the spec; may be overwritten.
+
+        Returns:
+            ``None`` if the spec can only be sampled with a generator.
+        """
+        return None
+
     def sample(self, shape: Shape | None = ()) -> Value:
         """Sample a value: alias of ``rand``."""
         return self.rand(shape)

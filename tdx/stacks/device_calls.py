@@ -169,9 +169,9 @@ class CallCounter:
         error_stage: int | None,
         notes: tuple[str, ...],
     ) -> DeviceCalls:
-        """Return the counts per step; the arguments are fields of the result.
+        """Return the counts per step, with all stages, also those that never touch the device.
 
-        ``stages`` are the names of all stages, also of those that never touch the device.
+        The arguments are fields of the result.
         """
         of = max(steps, 1)
         totals: dict[tuple[str, int | None], Counter[CallKind]] = {

@@ -1797,3 +1797,334 @@ def schedule_by_a_counter_of_the_host(device: torch.device) -> Any:
     step = torch.tensor(5)
     rate = max(0.1, 1.0 - step.item() / 10)
     return torch.ones(3, device=device) * rate
+
+
+# A fifth set, written before it was tried, after the causes of the fourth were removed.
+
+
+@snippet
+def columns_by_a_list(device: torch.device) -> Any:
+    state = torch.arange(12.0, device=device).view(3, 4)
+    return state[:, [0, 2]]  # wait
+
+
+@snippet
+def joints_by_an_array(device: torch.device) -> Any:
+    positions = torch.arange(6.0, device=device)
+    joints = np.array([1, 4])
+    return positions[joints]  # wait
+
+
+@snippet
+def joints_by_a_slice_and_none(device: torch.device) -> Any:
+    positions = torch.arange(6.0, device=device)
+    return positions[1:5:2][None, ..., None]
+
+
+@snippet
+def gains_of_named_joints(device: torch.device) -> Any:
+    stiffness = torch.zeros(2, 4, device=device)
+    for name, value in {"hip": 25.0, "knee": 40.0}.items():
+        index = ["hip", "thigh", "calf", "knee"].index(name)
+        stiffness[:, index] = value
+    return stiffness
+
+
+@snippet
+def one_return_of_a_host_number(device: torch.device) -> Any:
+    returns = torch.zeros(4, device=device)
+    returns[2] = 1.5  # wait
+    return returns
+
+
+@snippet
+def one_row_of_a_buffer_is_cleared(device: torch.device) -> Any:
+    buffer = torch.ones(4, 3, device=device)
+    buffer[2] = 0.0
+    return buffer
+
+
+@snippet
+def frames_of_the_host_in_a_buffer(device: torch.device) -> Any:
+    buffer = torch.zeros(4, 3, device=device)
+    for step in range(2):
+        frame = np.full(3, step, dtype=np.float32)
+        buffer[step] = torch.from_numpy(frame)  # wait
+    return buffer
+
+
+@snippet
+def masked_column_is_set_to_a_number(device: torch.device) -> Any:
+    buffer = torch.ones(4, 3, device=device)
+    mask = torch.arange(4, device=device) > 1
+    buffer[mask, 0] = 0.0
+    return buffer
+
+
+@snippet
+def masked_rows_are_increased(device: torch.device) -> Any:
+    length = torch.zeros(4, device=device)
+    mask = torch.arange(4, device=device) > 1
+    length[mask] += 1  # wait
+    return length
+
+
+@snippet
+def resampled_commands(device: torch.device) -> Any:
+    torch.manual_seed(0)
+    commands = torch.zeros(4, 3, device=device)
+    env_ids = torch.arange(2, device=device)
+    commands[env_ids, 0] = torch.empty(len(env_ids), device=device).uniform_(-1.0, 1.0)
+    commands[env_ids, 2] *= torch.abs(commands[env_ids, 0]) > 0.2
+    return commands
+
+
+@snippet
+def terrain_levels_up_and_down(device: torch.device) -> Any:
+    levels = torch.arange(4, device=device)
+    distance = torch.arange(4.0, device=device)
+    env_ids = torch.arange(1, 3, device=device)
+    up = distance[env_ids] > 1
+    down = ~up
+    levels[env_ids] += 1 * up - 1 * down
+    return torch.where(levels >= 3, torch.zeros_like(levels), levels.clip(min=0))
+
+
+@snippet
+def heights_around_the_robots(device: torch.device) -> Any:
+    heights = torch.arange(25.0, device=device).view(5, 5)
+    points = torch.tensor([[0.4, 1.2], [3.0, 2.6]], device=device)  # wait
+    pixels = torch.clip(points.round().long(), 0, 3)
+    corners = [heights[pixels[:, 0] + x, pixels[:, 1]] for x in (0, 1)]
+    return torch.minimum(*corners)
+
+
+@snippet
+def mean_of_the_sums_of_ended_episodes(device: torch.device) -> Any:
+    sums = {"tracking": torch.ones(4, device=device), "torque": torch.zeros(4, device=device)}
+    env_ids = torch.arange(2, device=device)
+    extras = {}
+    for key, values in sums.items():
+        extras[key] = torch.mean(values[env_ids])
+        values[env_ids] = 0.0  # wait
+    return extras
+
+
+@snippet
+def check_of_observations(device: torch.device) -> Any:
+    observation = torch.ones(4, 3, device=device)
+    assert not torch.isnan(observation).any(), "observation is NaN"  # wait
+    return observation
+
+
+@snippet
+def contact_forces(device: torch.device) -> Any:
+    history = torch.arange(24.0, device=device).view(2, 4, 3)
+    contact = torch.max(torch.norm(history, dim=-1), dim=1)[0] > 30.0
+    return torch.any(contact.unsqueeze(-1), dim=-1)
+
+
+@snippet
+def rotation_from_six_numbers(device: torch.device) -> Any:
+    six = torch.eye(3, device=device)[:2].flatten() + 0.1
+    first = functional.normalize(six[:3], dim=-1)
+    second = functional.normalize(six[3:] - (first * six[3:]).sum() * first, dim=-1)
+    return torch.stack([first, second, torch.linalg.cross(first, second)], dim=-1)
+
+
+@snippet
+def damped_inverse_of_a_jacobian(device: torch.device) -> Any:
+    jacobian = torch.eye(3, device=device)[:2]
+    damping = 0.1 * torch.eye(2, device=device)
+    return jacobian.T @ torch.inverse(jacobian @ jacobian.T + damping)  # wait
+
+
+@snippet
+def poses_by_matrix_products(device: torch.device) -> Any:
+    transform = torch.eye(4, device=device).repeat(2, 1, 1)
+    points = torch.ones(2, 5, 4, device=device)
+    return torch.einsum("bij,bnj->bni", transform, points)[..., :3]
+
+
+@snippet
+def lengths_of_token_rows(device: torch.device) -> Any:
+    attention = torch.arange(6, device=device).view(2, 3) < 4
+    return attention.sum(-1).tolist()  # wait
+
+
+@snippet
+def queue_of_an_action_chunk(device: torch.device) -> Any:
+    chunk = torch.arange(12.0, device=device).view(1, 4, 3)
+    queue = list(chunk.transpose(0, 1))
+    return [action.squeeze(0) for action in queue[:2]]
+
+
+@snippet
+def closest_frames_by_timestamp(device: torch.device) -> Any:
+    stored = torch.arange(5.0, device=device)
+    asked = torch.full((2,), 1.4, device=device)
+    distance = torch.cdist(asked[:, None], stored[:, None], p=1)
+    nearest, index = distance.min(1)
+    if (nearest > 0.5).any():  # wait
+        raise ValueError("no frame is close enough")
+    return stored[index]
+
+
+@snippet
+def dataset_quantiles(device: torch.device) -> Any:
+    values = torch.arange(100.0, device=device).view(50, 2)
+    return {"q01": values.quantile(0.01, dim=0), "q99": values.quantile(0.99, dim=0)}
+
+
+@snippet
+def losses_in_a_dict(device: torch.device) -> Any:
+    losses = {"l1": torch.ones(2, device=device).mean(), "kl": torch.zeros(2, device=device).mean()}
+    total = losses["l1"] + 10 * losses["kl"]
+    return {name: value.item() for name, value in losses.items()}, total  # wait
+
+
+@snippet
+def progress_line(device: torch.device) -> Any:
+    loss = torch.full((), 0.25, device=device)
+    return f"loss {loss:.3f}"  # wait
+
+
+@snippet
+def state_dict_of_the_host(device: torch.device) -> Any:
+    saved = nn.Linear(2, 2).state_dict()
+    saved = {name: torch.ones_like(value) for name, value in saved.items()}
+    with torch.device("cpu"):
+        module = nn.Linear(2, 2)
+    module.to(device)  # wait
+    module.load_state_dict(saved)  # wait
+    return module(torch.ones(1, 2, device=device))
+
+
+@snippet
+def attention_over_tokens(device: torch.device) -> Any:
+    query = torch.ones(1, 2, 3, 4, device=device)
+    mask = torch.ones(3, 3, dtype=torch.bool, device=device).tril()
+    return functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+
+
+@snippet
+def normal_policy_with_validation(device: torch.device) -> Any:
+    mean, std = torch.zeros(3, device=device), torch.ones(3, device=device)
+    policy = torch.distributions.Normal(mean, std)  # wait
+    return policy.log_prob(torch.ones(3, device=device))  # wait
+
+
+@snippet
+def normal_policy_without_validation(device: torch.device) -> Any:
+    torch.manual_seed(0)
+    mean, std = torch.zeros(3, device=device), torch.ones(3, device=device)
+    policy = torch.distributions.Normal(mean, std, validate_args=False)
+    action = policy.rsample()
+    return action, policy.log_prob(action).sum(-1), policy.entropy()
+
+
+@snippet
+def normal_policy_sampled_without_gradient(device: torch.device) -> Any:
+    torch.manual_seed(0)
+    mean, std = torch.zeros(3, device=device), torch.ones(3, device=device)
+    policy = torch.distributions.Normal(mean, std, validate_args=False)
+    return policy.sample()  # wait
+
+
+@snippet
+def greedy_categorical_policy(device: torch.device) -> Any:
+    logits = torch.arange(6.0, device=device).view(2, 3)
+    policy = torch.distributions.Categorical(logits=logits, validate_args=False)
+    return policy.mode, policy.log_prob(policy.mode)
+
+
+@snippet
+def early_stopping_by_divergence(device: torch.device) -> Any:
+    log_ratio = torch.zeros(4, device=device)
+    divergence = ((log_ratio.exp() - 1) - log_ratio).mean()
+    epochs = 0
+    for _ in range(3):
+        epochs += 1
+        if divergence > 0.02:  # wait
+            break
+    return epochs
+
+
+@snippet
+def gradients_that_must_be_finite(device: torch.device) -> Any:
+    weight = torch.ones(3, device=device, requires_grad=True)
+    (weight * 2).sum().backward()
+    norm = nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)  # wait
+    return norm.detach(), weight.grad
+
+
+@snippet
+def norm_of_a_gradient_in_a_hook(device: torch.device) -> Any:
+    weight, norms = torch.ones(3, device=device, requires_grad=True), list[float]()
+    weight.register_hook(
+        lambda gradient: norms.append(gradient.norm().item())  # wait
+    )
+    (weight * 2).sum().backward()
+    return norms
+
+
+@snippet
+def soft_update_of_a_target(device: torch.device) -> Any:
+    target, source = (torch.full((3,), value, device=device) for value in (0.0, 1.0))
+    target.lerp_(source, 0.005)
+    with torch.no_grad():
+        target.mul_(0.9).add_(source, alpha=0.1)
+    return target
+
+
+@snippet
+def discounts_per_sample(device: torch.device) -> Any:
+    rewards = torch.ones(3, 2, device=device)
+    powers = 0.5 ** torch.arange(3, device=device)
+    return torch.func.vmap(lambda row: (row * powers).sum(), in_dims=1)(rewards)
+
+
+@snippet
+def tensordicts_are_stacked_and_indexed(device: torch.device) -> Any:
+    steps = [
+        TensorDict(x=torch.full((2,), float(i), device=device), batch_size=[2]) for i in (0, 1)
+    ]
+    stacked: TensorDict = torch.stack(steps, 1)
+    mask = stacked["x"][:, 0] >= 0
+    return stacked[:, -1]["x"], stacked[mask]["x"]  # wait
+
+
+@snippet
+def rewards_of_a_vector_env(device: torch.device) -> Any:
+    rewards = torch.arange(3.0, device=device)
+    return [{"reward": float(reward)} for reward in rewards]  # wait
+
+
+@snippet
+def best_of_two_returns(device: torch.device) -> Any:
+    best, current = torch.zeros((), device=device), torch.ones((), device=device)
+    return max(best, current)  # wait
+
+
+@snippet
+def scale_of_numpy_and_of_the_host(device: torch.device) -> Any:
+    observation = torch.ones(3, device=device)
+    return observation * np.float32(2.0) + torch.tensor(0.5)  # type: ignore[operator]
+
+
+@snippet
+def wrapper_with_running_statistics(device: torch.device) -> Any:
+    class Normalize:
+        def __init__(self) -> None:
+            self.mean, self.var = torch.zeros(2, device=device), torch.ones(2, device=device)
+            self.count = 1e-4
+
+        def observation(self, batch: Tensor) -> Tensor:
+            var, mean = torch.var_mean(batch, dim=0, unbiased=False)
+            delta, total = mean - self.mean, self.count + len(batch)
+            self.mean = self.mean + delta * len(batch) / total
+            self.var = (self.var * self.count + var * len(batch)) / total
+            self.count = total
+            return ((batch - self.mean) / torch.sqrt(self.var + 1e-8)).clamp(-10, 10)
+
+    return Normalize().observation(torch.arange(6.0, device=device).view(3, 2))

@@ -7,22 +7,40 @@ from collections.abc import Callable
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 
 from tdx import (
+    Binary,
+    Bounded,
     CartPoleEnv,
+    Categorical,
+    CatFrames,
     Compose,
+    GymEnv,
     LazyTensorStorage,
+    MultiCategorical,
+    MultiOneHot,
+    ObservationNorm,
+    OneHot,
     PendulumEnv,
     RandomCropTensorDict,
     RandomSampler,
+    RandomTruncationTransform,
+    RewardClipping,
     RewardSum,
     SamplerWithoutReplacement,
     StepCounter,
+    TensorDictPrimer,
     TensorDictReplayBuffer,
+    TensorSpec,
     TransformedEnv,
+    Unbounded,
 )
+from tdx.core.envs import EnvBase
 from tdx.data.samplers import Sampler
 from tdx.envs.native.native_env import NativeEnv
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey
 from tdx.foundation.simulated_cuda import DEVICE, DeviceCall, SimulatedCuda
 from tdx.stacks.device_calls import count_device_calls
 from tests.programs import exhaustive, sampled
@@ -37,10 +55,7 @@ WAITING = {
     "NoopResetEnv": "it stops stepping the env at the end of an episode",
     "VideoRecorder": "frames are written by the host",
 }
-OTHER_VALUES = {
-    "Timer": "it reads a clock",
-    "RandomTruncationTransform": "an accelerator draws numbers for all rows",
-}
+OTHER_VALUES = {"Timer": "it reads a clock"}
 NAMES = sorted(name for name, example in EXAMPLES.items() if not example.offline)
 
 
@@ -110,6 +125,88 @@ def test_all_episodes_of_native_envs_have_the_values_of_the_host(
     assert_same(expected, there.to("cpu"))
     starts = expected["observation"][expected["step_count"].squeeze(-1) == 0]
     assert len(starts.unique(dim=0)) == len(starts) > 100
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PendulumEnv(batch_size=[4], device=DEVICE),
+        lambda: CartPoleEnv(batch_size=[4], device=DEVICE),
+        lambda: GymEnv("Pendulum-v1", device=DEVICE),
+    ],
+    ids=["Pendulum", "CartPole", "Gymnasium"],
+)
+def test_an_env_and_its_chain_are_built_without_waiting(build: Callable[[], EnvBase]) -> None:
+    calls: list[DeviceCall] = []
+    with SimulatedCuda(calls.append):
+        env = TransformedEnv(
+            build(),
+            Compose(
+                StepCounter(10),
+                RewardSum(),
+                ObservationNorm(0.0, 2.0, in_keys=["observation"]),
+                CatFrames(3, -1, in_keys=["observation"]),
+                RewardClipping(-1.0, 1.0),
+            ),
+        )
+        env.reset(env.fake_tensordict())
+        assert env.observation_spec.device == DEVICE
+    assert [call for call in calls if call.kind == "wait"] == []
+
+
+def test_bounds_on_the_device_are_compared_when_they_are_sampled() -> None:
+    with SimulatedCuda(lambda call: None):
+        spec = Bounded(torch.ones(2, device=DEVICE), torch.zeros(2, device=DEVICE))
+        with pytest.raises(SpecError, match="low must not be above high"):
+            spec.rand()
+
+
+SPECS: dict[NestedKey, TensorSpec] = {
+    "normal": Unbounded(2),
+    "flag": Unbounded(1, dtype=torch.bool),
+    "uniform": Bounded(-1.0, 2.0, (2, 3)),
+    "half_open": Bounded(0.0, None, (1,)),
+    "small_integer": Bounded(-2, 5, (1,), dtype=torch.int8),
+    "category": Categorical(4, ()),
+    "masked_category": Categorical(4, (1,), mask=torch.tensor([[True, False, False, True]])),
+    "vector": OneHot(3),
+    "masked_vector": OneHot(3, mask=torch.tensor([True, False, True])),
+    "categories": MultiCategorical([2, 5]),
+    "vectors": MultiOneHot([2, 3]),
+    "bits": Binary(3),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (2, 2)])
+def test_random_resets_are_those_of_the_host_and_of_eager_steps(batch: tuple[int, ...]) -> None:
+    """An accelerator resets after every step by a mask, the host only where an episode ended."""
+
+    def episodes(device: torch.device | None, planned: bool) -> TensorDictBase:
+        chain = Compose(
+            StepCounter(),
+            RandomTruncationTransform(2, 5, prob=0.5, first_episode_prob=1.0),
+            TensorDictPrimer(SPECS, random=True),
+        )
+        env = TransformedEnv(PendulumEnv(batch_size=batch, device=device), chain, planned=planned)
+        env.set_seed(0)
+        torch.manual_seed(0)
+        policy = TensorDictModule(
+            lambda observation: observation[..., :1], ["observation"], ["action"]
+        )
+        first = env.rollout(20, policy, break_when_any_done=False)
+        return torch.cat([first, env.rollout(10, policy, break_when_any_done=False)], -1)
+
+    expected = episodes(None, planned=False)
+    assert_same(expected, episodes(None, planned=True))
+    for planned in (False, True):
+        with SimulatedCuda(lambda call: None):
+            there = episodes(DEVICE, planned)
+        assert_same(expected, there.to("cpu"))
+    starts = expected[expected["step_count"].squeeze(-1) == 0]
+    assert len(starts["normal"].unique(dim=0)) == len(starts) > 5
+    for key, spec in SPECS.items():
+        assert all(spec.is_in(value) for value in starts[key]), key
+        assert len(starts[key].unique(dim=0)) > 1
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])

@@ -28,6 +28,7 @@ from tdx.foundation.torch_internals import (
     has_hooks,
     in_place_count,
     is_profiler_enabled,
+    unwrap_function_level,
 )
 
 
@@ -127,3 +128,15 @@ def test_tensors_are_grouped_by_the_device_that_they_name() -> None:
     assert groups[device][0][2][0] is far
     assert groups[device][1] == [1]
     assert group(lists)[device][1] == []
+
+
+def test_arguments_of_function_transforms_have_a_plain_tensor() -> None:
+    memory: list[int] = []
+
+    def total(row: torch.Tensor) -> torch.Tensor:
+        memory.append(unwrap_function_level(row).data_ptr())
+        return row.sum()
+
+    rows = torch.ones(2, 3)
+    torch.func.vmap(torch.func.grad(total))(rows)
+    assert memory == [rows.data_ptr()], "torch: torch._C._functorch.get_unwrapped"

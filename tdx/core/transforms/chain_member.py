@@ -151,7 +151,7 @@ class ChainMember(nn.Module):
         if self._modules:
             held = [*self.parameters(), *self.buffers()]
         if any(tensor is not None and tensor.device != device for tensor in held):
-            self.to(device)
+            self.to(device, non_blocking=device.type != "cpu")
 
     def _bind_in_env(self) -> None:
         """Read what the constructor left open from the specs of the env, if there is one."""

@@ -16,6 +16,7 @@ from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, quiet
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_finite, check_number
+from tdx.foundation.accelerators import move
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.foundation.keys import NestedKey
@@ -90,7 +91,7 @@ def _as_buffer(value: float | None, device: torch.device | None = None) -> Tenso
     tensor = torch.as_tensor(value)
     if tensor.item() != value:
         tensor = torch.as_tensor(value, dtype=torch.float64)
-    return tensor if device is None else tensor.to(device)
+    return move(tensor, device)
 
 
 class AffineTransform(Transform):

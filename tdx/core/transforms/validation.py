@@ -85,16 +85,15 @@ def check_name(value: object, argument: str, kind: str) -> str:
 
 def check_finite(value: Any, name: str) -> Tensor:
     """Return a number, a sequence of numbers or a tensor as a floating tensor."""
-    error = ArgumentError(
-        f"{name} must be a number or a tensor, got {value!r}",
-        hint="for example 0.5, or torch.tensor([0.5, 2.0])",
-    )
-    if isinstance(value, (bool, str)):
-        raise error
     try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
         result = value if isinstance(value, Tensor) else torch.tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise error from None
+        raise ArgumentError(
+            f"{name} must be a number or a tensor, got {value!r}",
+            hint="for example 0.5, or torch.tensor([0.5, 2.0])",
+        ) from None
     if not result.is_floating_point():
         result = result.to(torch.get_default_dtype())
     if not bool(result.isfinite().all()):

@@ -62,7 +62,7 @@ class PendulumEnv(NativeEnv):
         )
         self.g = g
         batch = self.batch_size
-        high = torch.tensor([1.0, 1.0, MAX_SPEED], device=self.device).expand(*batch, 3)
+        high = torch.tensor([1.0, 1.0, MAX_SPEED]).expand(*batch, 3)
         self.observation_spec = Composite(
             observation=Bounded(-high, high, device=self.device), shape=batch, device=self.device
         )
@@ -153,7 +153,7 @@ class CartPoleEnv(NativeEnv):
         self._fallen: Tensor | None = None
         batch = self.batch_size
         ends = [2 * MAX_POSITION, math.inf, 2 * MAX_ANGLE, math.inf]
-        high = torch.tensor(ends, device=self.device).expand(*batch, 4)
+        high = torch.tensor(ends).expand(*batch, 4)
         self.observation_spec = Composite(
             observation=Bounded(-high, high, device=self.device), shape=batch, device=self.device
         )

@@ -12,8 +12,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.chain import declares
+from tdx.core.counter_based import row_keys, uniform_at
 from tdx.core.envs import EnvBase
-from tdx.envs.native.counter_based import row_keys, uniform_at
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import new_tensordict, read

@@ -156,12 +156,7 @@ class Accelerator(Protocol):
 def record_trace(
     path: Path, activities: Sequence[torch.profiler.ProfilerActivity] = ()
 ) -> Iterator[None]:
-    """Write a trace of the block, by torch's profiler, which slows down the host.
-
-    Args:
-        path: File; compressed if it ends in ``.gz``.
-        activities: What to record beside the host.
-    """
+    """Write a trace of the host and other activities; compressed if the path ends in ``.gz``."""
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, *activities])
     profiler.start()
     try:
@@ -304,12 +299,7 @@ NO_SYNC_NOTE = "Sync mode has no effect: everything runs on the host."
 def synchronized_clock(
     clock: Callable[[], int], accelerator: Accelerator | None
 ) -> Callable[[], int]:
-    """Return a clock that waits for the device before each reading.
-
-    Args:
-        clock: Returns nanoseconds.
-        accelerator: The device. ``None``: ``clock`` is returned unchanged.
-    """
+    """Return a clock that waits for the device, if there is one, before each reading."""
     if accelerator is None:
         return clock
 

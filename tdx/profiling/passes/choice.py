@@ -65,13 +65,7 @@ def make_observers(
     accelerator: Accelerator | None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> list[Observer]:
-    """Create the observers of a pass, each with its own rollout.
-
-    Args:
-        name: Name of the pass.
-        accelerator: Accelerator of the env. ``None``: no accelerator.
-        clock: Returns nanoseconds.
-    """
+    """Create the observers of a pass, each with its own rollout."""
     if name == "memory":
         return [TensorMemory(), ObjectMemory()]
     if name == "operators":

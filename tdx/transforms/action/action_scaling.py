@@ -11,6 +11,7 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, has_range, shared_bounds
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform, require_floating
 from tdx.core.transforms.spec_maps import map_bounds
+from tdx.foundation.accelerators import move
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, Composite, TensorSpec
@@ -232,14 +233,18 @@ class ActionScaling(ActionTransform, AffineTransform):
             return
         key = self.in_keys_inv[0]
         spec = action_leaf(input_spec, key)
-        if not has_range(spec):
+        # The range is read, so an accelerator is waited for once for each bound.
+        host = spec.to("cpu")
+        if not has_range(host):
             raise ChainError(
                 f"the action is {type(spec).__name__} without a finite, non-empty range to scale",
                 hint="pass loc and scale, or remove ActionScaling",
                 where=Where(key=key),
             )
-        low, high = shared_bounds(spec.low, spec.high, len(input_spec.shape))
+        low, high = shared_bounds(host.low, host.high, len(input_spec.shape))
         self._set_affine((low + high) / 2, (high - low) / 2, self.standard_normal, eps=0.0)
+        for name, value in self._buffers.items():
+            self._buffers[name] = None if value is None else move(value, spec.device)
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
         require_floating(spec, type(self).__name__)

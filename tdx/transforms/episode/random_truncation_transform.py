@@ -6,6 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.counter_based import draw, new_streams
 from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
@@ -52,9 +53,10 @@ class RandomTruncationTransform(EnvOnlyTransform):
     STORED_ERR = "it ends the episodes of an env, and stored data has none"
 
     time_behavior = TimeBehavior.CONTROL
-    episode_memory = ("_horizons", "_is_first")
+    episode_memory = ("_horizons", "_is_first", "_streams")
     _horizons: dict[NestedKey, Tensor]
     _is_first: dict[NestedKey, Tensor]
+    _streams: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -118,33 +120,42 @@ class RandomTruncationTransform(EnvOnlyTransform):
                 write(tensordict_reset, key, torch.zeros_like(count, dtype=torch.bool))
             held = self._horizons.get(count_key)
             if held is None or held.shape != count.shape:
-                drawn = torch.randint(1, self.max_horizon + 1, count.shape, device=count.device)
-                self._horizons[count_key] = drawn
+                # Drawn on the host, so that they are the same on every device.
+                drawn = torch.randint(1, self.max_horizon + 1, count.shape)
+                self._horizons[count_key] = drawn.to(count.device, non_blocking=True)
                 self._is_first[count_key] = torch.ones_like(count, dtype=torch.bool)
-                continue
-            rows = reset_rows(tensordict, count_key, count)
-            rows = torch.ones_like(count, dtype=torch.bool) if rows is None else rows
-            self._draw_later(count_key, rows.expand(count.shape))
+                self._streams.pop(count_key, None)
+                self._streams_of(count_key, count)
+            else:
+                rows = reset_rows(tensordict, count_key, count)
+                if rows is None:
+                    # New streams, so that `torch.manual_seed` before it decides on the lengths.
+                    self._streams.pop(count_key, None)
+                    rows = torch.ones_like(count, dtype=torch.bool)
+                self._draw_later(count_key, rows.expand(count.shape))
         return tensordict_reset
+
+    def _streams_of(self, count_key: NestedKey, like: Tensor) -> Tensor | None:
+        """Return the streams of the rows of a tensor; ``None`` if no later length is random."""
+        if not self.prob and not self.first_episode_prob:
+            return None
+        if count_key not in self._streams:
+            self._streams[count_key] = new_streams(like.shape, like.device)
+        return self._streams[count_key]
 
     def _draw_later(self, count_key: NestedKey, rows: Tensor) -> None:
         """Draw the lengths of the episodes that begin in some rows, which are not their first."""
         horizons, first = self._horizons[count_key], self._is_first[count_key]
-        # An accelerator draws for all rows: the host would wait for the number of those that begin.
-        is_host = rows.device.type == "cpu"
-        shape = (int(rows.sum()) if is_host else rows.numel(),)
-        later = torch.full(shape, self.max_horizon, device=horizons.device)
-        if shape[0] and (self.prob > 0 or self.first_episode_prob > 0):
-            low, high = self.min_horizon, self.max_horizon + 1
-            drawn = torch.randint(low, high, shape, device=horizons.device)
-            begins = first[rows] if is_host else first.flatten()
-            prob = torch.where(begins, self.first_episode_prob, self.prob)
-            is_full = torch.rand(shape, device=horizons.device) > prob
-            later = torch.where(is_full, later, drawn)
-        if is_host:
-            self._horizons[count_key] = horizons.masked_scatter(rows, later)
-        else:
-            self._horizons[count_key] = torch.where(rows, later.reshape(rows.shape), horizons)
+        later = torch.full_like(horizons, self.max_horizon)
+        streams = self._streams_of(count_key, rows)
+        if streams is not None:
+            # An accelerator resets by mask after every step, mostly no rows. A row draws from its
+            # own stream, so that it gets the same lengths there as on the host.
+            (place, chance), self._streams[count_key] = draw(streams, 2, rows)
+            drawn = self.min_horizon + (place * (self.max_horizon - self.min_horizon + 1)).long()
+            prob = torch.where(first, self.first_episode_prob, self.prob)
+            later = torch.where(chance < prob, drawn, later)
+        self._horizons[count_key] = torch.where(rows, later, horizons)
         self._is_first[count_key] = first & ~rows
 
     # Specs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.counter_based import draw, new_streams
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms import TimeBehavior, Transform
@@ -67,6 +69,8 @@ class TensorDictPrimer(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
+    episode_memory = ("_streams",)
+    _streams: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -177,11 +181,10 @@ class TensorDictPrimer(Transform):
         leaves = _leaves(primers)
         if self.single_default_value:
             return self._call_default(leaves, batch_size, mask)
+        if self.random:
+            return self._draw_values(leaves, batch_size, mask)
         values: dict[NestedKey, Any] = {}
         for key, spec in leaves.items():
-            if self.random:
-                values[key] = spec.rand()
-                continue
             default = self.default_value
             if isinstance(default, Mapping):
                 default = default[key]
@@ -190,6 +193,27 @@ class TensorDictPrimer(Transform):
             else:
                 value = default() if callable(default) else default
                 values[key] = _broadcast(value, spec, key)
+        return values
+
+    def _draw_values(
+        self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None
+    ) -> dict[NestedKey, Any]:
+        """Draw new values for all rows, of which ``mask`` are needed.
+
+        An accelerator resets by mask after every step, mostly no rows. A row draws from its own
+        stream, so that it gets the same values there as on the host.
+        """
+        sizes = [math.prod(spec.shape[len(batch_size) :]) for spec in leaves.values()]
+        streams = self._streams.get(self._mask_key)
+        rows = None if mask is None else mask.reshape(*batch_size, -1).any(-1)
+        if rows is None or streams is None or streams.shape[:-1] != batch_size:
+            streams = new_streams(batch_size, self.primers.device)
+        numbers, self._streams[self._mask_key] = draw(streams, sum(sizes), rows)
+        values: dict[NestedKey, Any] = {}
+        for part, (key, spec) in zip(numbers.split(sizes), leaves.items(), strict=True):
+            unit = part.movedim(0, -1).reshape(spec.shape).contiguous()
+            value = spec.rand_at(unit)
+            values[key] = spec.rand() if value is None else value
         return values
 
     def _call_default(

@@ -57,3 +57,31 @@ def _mix(bits: Tensor) -> Tensor:
 def _shift_right(bits: Tensor, count: int) -> Tensor:
     # `>>` repeats the sign.
     return (bits >> count).bitwise_and_(2 ** (64 - count) - 1)
+
+
+def new_streams(shape: tuple[int, ...], device: torch.device | None) -> Tensor:
+    """Return a stream for each element of a shape: its key and its position, int64 ``[*shape, 2]``.
+
+    The keys follow from one number of torch's generator of the host, whatever the device.
+    """
+    seed = int(torch.randint(torch.iinfo(torch.int64).max, (), device="cpu"))
+    keys = row_keys(seed, shape, device)
+    return torch.stack([keys, torch.zeros_like(keys)], -1)
+
+
+def draw(streams: Tensor, count: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return numbers of each stream, and the streams after the draw.
+
+    Args:
+        streams: Result of :func:`new_streams`, ``[*B, 2]``.
+        count: Numbers of each stream.
+        rows: Streams that advance, bool ``[*B]``; the numbers of the others are drawn again next
+            time. ``None``: all.
+
+    Returns:
+        Numbers from ``[0, 1)``, float64 ``[count, *B]``, and the streams.
+    """
+    keys, first = streams.unbind(-1)
+    numbers = uniform_at(keys, first, count, torch.float64).add_(1).div_(2)
+    after = first + count * (1 if rows is None else rows)
+    return numbers, torch.stack([keys, after], -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tdx.envs.native.counter_based import row_keys, uniform_at
+from tdx.core.counter_based import row_keys, uniform_at
 
 WORD = 2**64
 
