@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tdx.artifacts import verifier
@@ -23,7 +21,7 @@ from tdx.artifacts.functions import (
     ChainFunctions,
     chain_functions,
 )
-from tdx.artifacts.vectors import EPISODES, as_arrays
+from tdx.artifacts.vectors import EPISODES, pack
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
@@ -42,9 +40,6 @@ from tdx.stacks.native import format_stages
 from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
-    from tdx.core import StageSpecs
     from tdx.core.transforms import Transform
     from tdx.stacks import Stack
     from tdx.stacks.stack import StageInfo
@@ -179,13 +174,7 @@ def export_chain(
 def write_artifact(
     chain: ChainFunctions, to: str, target: Path, left_out: Sequence[str] = ()
 ) -> Artifact:
-    """Write the files of a chain, and verify them before they replace a folder.
-
-    Args:
-        chain: Functions of the chain.
-        to: Form: ``pt2``, ``onnx``, ``numpy`` or ``cpp``.
-        target: Folder to write.
-        left_out: Stages after the chain that are not exported, for the record.
+    """Write the files of a chain in a form, and verify them before they replace a folder.
 
     Raises:
         ChainError: An operator cannot be expressed, or the files differ from the chain.
@@ -194,7 +183,7 @@ def write_artifact(
     backend = load_backend(to)
     operators = backend.check(chain)
     files = backend.files(chain)
-    files[VECTORS] = _vectors(chain)
+    files[VECTORS] = pack(chain.calls, chain.initial)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
     manifest = _manifest(chain, to, operators, files, left_out)
     with (
@@ -241,10 +230,8 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
     A stack of another library becomes the counterparts of its stages, and several envs with the
     same stages become one.
 
-    Args:
-        stack: The stack.
-        split: Leave out the first stage without a counterpart, and those after it. Of a checkpoint
-            the steps that map text only are left out, not what follows them.
+    ``split`` leaves out the first stage without a counterpart, and those after it. Of a checkpoint
+    the steps that map text only are left out, not what follows them.
 
     Raises:
         ArgumentError: The stack cannot be converted.
@@ -265,8 +252,11 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
                 left_out += stack.calls[info.index + 1 :]
                 break
             transforms += step.transforms
-        env = TransformedEnv(_SpecsEnv(stack.specs()[0]), Compose(*transforms))
-        yield env, left_out
+        specs, robot = stack.specs()[0], EnvBase()
+        robot.observation_spec = specs.output_spec["full_observation_spec"]
+        robot.action_spec = specs.input_spec["full_action_spec"]
+        robot.reward_spec = Unbounded((1,))
+        yield TransformedEnv(robot, Compose(*transforms)), left_out
         return
     hint = "name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint"
     converted = require_convertible(stack, hint).convert()
@@ -284,25 +274,6 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
         yield built, left_out
     finally:
         built.close()
-
-
-class _SpecsEnv(EnvBase):
-    """The robot of a checkpoint, of which only the specs are known."""
-
-    def __init__(self, specs: StageSpecs) -> None:
-        super().__init__()
-        self.observation_spec = specs.output_spec["full_observation_spec"]
-        self.action_spec = specs.input_spec["full_action_spec"]
-        self.reward_spec = Unbounded((1,))
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        raise NotImplementedError
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        raise NotImplementedError
-
-    def _set_seed(self, seed: int | None) -> None:
-        raise NotImplementedError
 
 
 def _left_out(stage: StageInfo | ConvertedStage, missing: Missing, *, split: bool) -> str:
@@ -326,14 +297,6 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
-def _vectors(chain: ChainFunctions) -> bytes:
-    arrays = as_arrays(chain.calls)
-    arrays |= {f"initial/{name}": value.numpy() for name, value in chain.initial.items()}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
 def _manifest(
     chain: ChainFunctions,
     form: str,
@@ -352,8 +315,8 @@ def _manifest(
         "torch": torch.__version__,
         "functions": {
             function.name: {
-                "inputs": [_entry(entry) for entry in function.inputs],
-                "outputs": [_entry(entry) for entry in function.outputs],
+                "inputs": [*map(_entry, function.inputs)],
+                "outputs": [*map(_entry, function.outputs)],
             }
             for function in chain.functions
         },

@@ -42,10 +42,7 @@ class Backend(ABC):
     """Name in ``--to``."""
 
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that have to be importable for an export."""
-
-    extra: ClassVar[str | None] = None
-    """Extra of tdx that installs them."""
+    """Modules that have to be importable for an export; the extra ``name`` of tdx installs them."""
 
     @abstractmethod
     def bound(self, operator: str) -> float | None:
@@ -57,7 +54,11 @@ class Backend(ABC):
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """Return the files of a chain by name."""
+        """Return the files of a chain by name.
+
+        Raises:
+            ChainError: An operator cannot be expressed with its arguments; the error names both.
+        """
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """Return the bound of each operator of a chain.
@@ -67,23 +68,15 @@ class Backend(ABC):
         """
         bounds: dict[str, float] = {}
         for function in chain.functions:
-            for node in function.program.graph.nodes:
-                if node.op != "call_function":
-                    continue
-                operator = str(node.target)
-                bound = self.bound(operator)
+            for node in function.calls:
+                bound = self.bound(str(node.target))
                 if bound is None:
                     raise self.not_lowered(node)
-                bounds[operator] = bound
+                bounds[str(node.target)] = bound
         return dict(sorted(bounds.items()))
 
     def not_lowered(self, node: Node, reason: str = "") -> ChainError:
-        """Return the error for an operator that cannot be lowered.
-
-        Args:
-            node: Its node.
-            reason: Why, if it depends on its arguments: ``with antialias=True``.
-        """
+        """Return the error for an operator, with a reason such as ``with antialias=True``."""
         stage = stage_of(node)
         where = Where() if stage is None else Where(stage=stage[0], transform=stage[1])
         return ChainError(

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.fx import Node
 
 from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import constants
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
-    extra = "onnx"
 
     def bound(self, operator: str) -> float | None:
         """See :class:`Backend`; an operator that was not measured is refused."""
@@ -75,7 +73,7 @@ class OnnxBackend(Backend):
         """See :class:`Backend`."""
         bounds = super().check(chain)
         for function in chain.functions:
-            held = dict(constants(function.program))
+            held = function.constants
             infinite = set[Node]()  # what may be infinite, as an input may be
             for node in function.program.graph.nodes:
                 inputs = node.all_input_nodes
