@@ -15,12 +15,7 @@ import torch
 
 from tdx.artifacts import verifier
 from tdx.artifacts.backends import load_backend
-from tdx.artifacts.functions import (
-    SPLIT_HINT,
-    ArtifactEntry,
-    ChainFunctions,
-    chain_functions,
-)
+from tdx.artifacts.functions import SPLIT_HINT, ArtifactEntry, ChainFunctions, chain_functions
 from tdx.artifacts.vectors import EPISODES, pack
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.core import TransformedEnv
@@ -51,12 +46,7 @@ _MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile(Result):
-    """A file of an artifact.
-
-    Args:
-        name: Its name.
-        size: Its size in bytes.
-    """
+    """A file of an artifact, and its size in bytes."""
 
     name: str
     size: int
@@ -64,16 +54,11 @@ class ArtifactFile(Result):
 
 @dataclass(frozen=True, slots=True)
 class OperatorBound(Result):
-    """How exact an operator of an artifact is.
-
-    Args:
-        operator: Such as ``aten.add.Tensor``.
-        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
-            as torch on a CPU.
-    """
+    """How exact an operator of an artifact is, such as ``aten.add.Tensor``."""
 
     operator: str
     bound: float
+    """Largest difference relative to the largest magnitude in a tensor; 0: the bits of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,18 +159,32 @@ def export_chain(
 def write_artifact(
     chain: ChainFunctions, to: str, target: Path, left_out: Sequence[str] = ()
 ) -> Artifact:
-    """Write the files of a chain in a form, and verify them before they replace a folder.
-
-    Raises:
-        ChainError: An operator cannot be expressed, or the files differ from the chain.
-        MissingPackageError: A package of the form is not installed.
-    """
+    """Write the files of a chain in a form, and verify them before they replace a folder."""
     backend = load_backend(to)
     operators = backend.check(chain)
     files = backend.files(chain)
     files[VECTORS] = pack(chain.calls, chain.initial)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
-    manifest = _manifest(chain, to, operators, files, left_out)
+    manifest = {
+        "artifact": VERSION,
+        "form": to,
+        "name": chain.name,
+        "digest": chain.digest,
+        "stages": list(chain.stages),
+        "left_out": list(left_out),
+        "unchanged": list(chain.unchanged),
+        "torch": torch.__version__,
+        "functions": {
+            part.name: {"inputs": _entries(part.inputs), "outputs": _entries(part.outputs)}
+            for part in chain.functions
+        },
+        "operators": dict(operators),
+        "bounds": output_bounds(chain, operators),
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        },
+    }
     with (
         report_write_errors(target, "choose another path", kind=StorageError),
         atomic_folder(target) as folder,
@@ -228,19 +227,12 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
     """Yield one env with the chain of a stack, and the stages that it lacks.
 
     A stack of another library becomes the counterparts of its stages, and several envs with the
-    same stages become one.
-
-    ``split`` leaves out the first stage without a counterpart, and those after it. Of a checkpoint
-    the steps that map text only are left out, not what follows them.
-
-    Raises:
-        ArgumentError: The stack cannot be converted.
-        ChainError: A stage has no counterpart.
+    same stages become one. ``split`` leaves out the first stage without a counterpart, and those
+    after it. Of a checkpoint the steps that map text only are left out, not what follows them.
     """
-    env = stack.chain_env
     left_out: list[str] = []
-    if env is not None:
-        yield env, left_out
+    if stack.chain_env is not None:
+        yield stack.chain_env, left_out
         return
     if isinstance(stack, CheckpointStack):
         transforms: list[Transform] = []
@@ -297,48 +289,19 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
-def _manifest(
-    chain: ChainFunctions,
-    form: str,
-    operators: Mapping[str, float],
-    files: Mapping[str, bytes],
-    left_out: Sequence[str],
-) -> dict[str, Any]:
-    return {
-        "artifact": VERSION,
-        "form": form,
-        "name": chain.name,
-        "digest": chain.digest,
-        "stages": list(chain.stages),
-        "left_out": list(left_out),
-        "unchanged": list(chain.unchanged),
-        "torch": torch.__version__,
-        "functions": {
-            function.name: {
-                "inputs": [*map(_entry, function.inputs)],
-                "outputs": [*map(_entry, function.outputs)],
-            }
-            for function in chain.functions
-        },
-        "operators": dict(operators),
-        "bounds": output_bounds(chain, operators),
-        "files": {
-            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for name, content in files.items()
-        },
-    }
-
-
-def _entry(entry: ArtifactEntry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "key": entry.key,
-        "path": list(entry.path),
-        "shape": list(entry.shape),
-        "dtype": str(entry.dtype).removeprefix("torch."),
-        "state": entry.is_state,
-        "description": entry.description,
-    }
+def _entries(entries: Sequence[ArtifactEntry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": entry.name,
+            "key": entry.key,
+            "path": list(entry.path),
+            "shape": list(entry.shape),
+            "dtype": str(entry.dtype).removeprefix("torch."),
+            "state": entry.is_state,
+            "description": entry.description,
+        }
+        for entry in entries
+    ]
 
 
 def output_bounds(
@@ -349,35 +312,29 @@ def output_bounds(
     An output that depends on state that such an operator writes accumulates its error, so its sum
     counts once for each step of the longest reference episode.
     """
-    own: dict[tuple[str, str], float] = {}
+    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
     reads: dict[tuple[str, str], set[str]] = {}
     written: dict[str, float] = dict.fromkeys(chain.initial, 0.0)
     """Bound of what one call of each function adds to a state, by the state."""
     for function in chain.functions:
         for entry in function.outputs:
             names, inputs = function.behind(entry.name)
-            own[function.name, entry.name] = sum(operators[name] for name in names)
+            own = bounds[function.name][entry.name] = sum(operators[name] for name in names)
             reads[function.name, entry.name] = inputs & {*chain.initial}
             if entry.is_state:
-                written[entry.name] += own[function.name, entry.name]
-    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
+                written[entry.name] += own
     for (function_name, output), states in reads.items():
         pending = set(states)
         while pending:
-            writers = [states_read for (_, name), states_read in reads.items() if name in pending]
+            writers = [others for (_, name), others in reads.items() if name in pending]
             pending = set().union(*writers) - states
             states |= pending
-        carried = sum(written[state] for state in states)
-        bounds[function_name][output] = own[function_name, output] + carried * max(EPISODES)
+        bounds[function_name][output] += sum(written[state] for state in states) * max(EPISODES)
     return bounds
 
 
 def read_artifact(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of an artifact from an untrusted source; no code of it runs.
-
-    Raises:
-        StorageError: It is damaged, too large, or contains links.
-    """
+    """Return the manifest of an artifact from an untrusted source; no code of it runs."""
     with Container.open(path) as container:
         sizes = container.check_links()
         if sum(sizes.values()) > _MAX_BYTES:

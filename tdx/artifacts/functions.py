@@ -21,7 +21,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.foundation.torch_internals import exporting
 from tdx.specs.leaf import domain_text, leaf_spec
+from tdx.specs.violations import spec_leaves
 
 SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
@@ -167,14 +168,31 @@ def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunc
         )
     parts = flat[: len(stages)]
     for index, stage in enumerate(parts):
-        reason = stage.why_not_exported
-        if reason is None and stage.steps_env:
-            reason = "it steps the env"
+        reason = stage.why_not_exported or ("it steps the env" if stage.steps_env else None)
         if reason is None and stage.changes_batch:
             reason = "it changes the batch"
         if reason is not None:
             raise _refused(index, stage, reason)
     return _Chain(base, parts).build(name, tuple(stages))
+
+
+@contextmanager
+def silenced(logger: str) -> Iterator[None]:
+    """Run an exporter of torch without its messages and its warnings about itself."""
+    log = logging.getLogger(logger)
+    level = log.level
+    with (
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
 
 
 def _refused(index: int, stage: Transform, reason: str) -> ChainError:
@@ -234,12 +252,13 @@ def _buffer_versions(stages: Sequence[Transform]) -> dict[_Slot, tuple[int, int]
 class _StageCall(nn.Module):
     """Calls a hook of a stage; nodes of a graph carry the name of the module that made them."""
 
-    def __init__(self, stage: Transform) -> None:
+    def __init__(self, index: int, stage: Transform) -> None:
         super().__init__()
-        self.stage = stage
+        self.index, self.stage = index, stage
 
-    def forward(self, hook: str, *arguments: Any) -> TensorDictBase:
-        result: TensorDictBase = getattr(self.stage, hook)(*arguments)
+    def forward(self, hook: str, *arguments: TensorDictBase) -> TensorDictBase:
+        with _named(self.index, self.stage), torch.no_grad():
+            result: TensorDictBase = getattr(self.stage, hook)(*arguments)
         return result
 
 
@@ -274,12 +293,12 @@ class _Chain:
         self.stages = [_frozen(deepcopy(stage)) for stage in stages]
         untraced = [_frozen(deepcopy(stage)) for stage in stages]
         self.calls = {
-            f"stage_{index}_{type(stage).__name__}": _StageCall(stage)
+            f"stage_{index}_{type(stage).__name__}": _StageCall(index, stage)
             for index, stage in enumerate(self.stages)
         }
-        self.untraced = [*map(_StageCall, untraced)]
+        self.untraced = [*map(_StageCall, range(len(stages)), untraced)]
         observations, rewards, flags = (
-            _leaf_specs(base.output_spec[f"full_{part}_spec"])
+            spec_leaves(base.output_spec[f"full_{part}_spec"])
             for part in ("observation", "reward", "done")
         )
         self.flags = [*rewards, *flags]
@@ -289,7 +308,7 @@ class _Chain:
                 other.transform_specs(*specs)
                 specs = stage.transform_specs(*specs)
         # A copy, as a mask in it changes with the stages.
-        actions = _leaf_specs(deepcopy(specs[0]["full_action_spec"]))
+        actions = spec_leaves(deepcopy(specs[0]["full_action_spec"]))
         self.policy = _names(actions, "policy")
         self.inputs = {"act": self.policy}
         self.specs = {"act": {name: actions[key] for name, key in self.policy.items()}}
@@ -297,12 +316,12 @@ class _Chain:
         for part, own in given.items():
             self.inputs[part] = _names(own, "env")
             self.specs[part] = {name: own[key] for name, key in self.inputs[part].items()}
-        for known in (self.inputs, self.specs):
-            known["step"] = {**known["step"], **known["act"]}
-        self.declared = {"act": _leaf_specs(base.input_spec["full_action_spec"])}
+        self.inputs["step"] |= self.policy
+        self.specs["step"] |= self.specs["act"]
+        self.declared = {"act": spec_leaves(base.input_spec["full_action_spec"])}
         """Specs of what the functions return, by key."""
         self.declared["reset"] = self.declared["step"] = {
-            key: spec for whole in specs[1].values() for key, spec in _leaf_specs(whole).items()
+            key: spec for whole in specs[1].values() for key, spec in spec_leaves(whole).items()
         }
         self.outputs = {"act": _names(self.declared["act"])}
         for stage in (*self.stages, *untraced):
@@ -329,7 +348,8 @@ class _Chain:
             raise _refused(new.stage, stage, "a step keeps other entries than a reset")
         for slot in (*slots, *changed):
             stage = self.stages[slot.stage]
-            parts = [_snake(type(stage).__name__), str(slot.stage)]
+            snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(stage).__name__).lower()
+            parts = [snake_case, str(slot.stage)]
             parts += [slot.attribute.strip("_")] if slot.key is None else split_key(slot.key)
             parts += [] if slot.position is None else [str(slot.position)]
             name = self._unique(_identifier(parts))
@@ -361,19 +381,14 @@ class _Chain:
         the output of the env; ``calls`` are a :class:`_StageCall` for each stage.
         """
         current, before = _tensordict(entries), _tensordict(root)
-        stages = list(zip(range(len(calls)), self.stages, calls, strict=True))
         if part != "reset":
-            for index, stage, call in reversed(stages):
-                with _named(index, stage), torch.no_grad():
-                    before = call("_inv_call", before)
+            for call in reversed(calls):
+                before = call("_inv_call", before)
         if part == "act":
             return before
-        for index, stage, call in stages:
-            with _named(index, stage), torch.no_grad():
-                if part == "reset":
-                    current = call("_reset", _tensordict({}), current)
-                else:
-                    current = call("_step", before, current)
+        for call in calls:
+            arguments = ("_reset", _tensordict({})) if part == "reset" else ("_step", before)
+            current = call(*arguments, current)
         return current
 
     def run(
@@ -462,8 +477,7 @@ class _Chain:
     ) -> tuple[ReferenceCall, ...]:
         """Run the stages and the functions on the same inputs, and compare their bits.
 
-        Raises:
-            ChainError: They differ, as those of a stage do that reads a clock or counts in Python.
+        Those of a stage that reads a clock or counts in Python differ.
         """
         by_name = {function.name: function for function in functions}
         runners = {function.name: function.runner() for function in functions}
@@ -545,29 +559,21 @@ class _Chain:
 
     @contextmanager
     def _tracing(self, part: str) -> Iterator[None]:
-        # A graph that cannot be traced is printed, and the error says it all.
-        log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-        with ExitStack() as quiet:
-            quiet.enter_context(redirect_stderr(io.StringIO()))
-            quiet.callback(log.setLevel, log.level)
-            log.setLevel(logging.CRITICAL)
-            quiet.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # of torch, about its own deprecations
-            quiet.enter_context(torch.no_grad())
-            quiet.enter_context(exporting())
-            try:
+        try:
+            # A graph that cannot be traced is printed, and the error says it all.
+            with silenced("torch.fx.experimental.symbolic_shapes"), exporting():
                 yield
-            except TdxError:
-                raise
-            except Exception as error:
-                index = getattr(error, "tdx_stage", None)
-                reason = f"{part}: {get_first_line(error)}"
-                if index is None:
-                    raise ChainError(f"torch.export cannot trace {reason}") from error
-                reason = f"torch.export cannot trace its {reason}"
-                raise _refused(index, self.stages[index], reason) from error
-            finally:
-                self._forget()
+        except TdxError:
+            raise
+        except Exception as error:
+            index = getattr(error, "tdx_stage", None)
+            reason = f"{part}: {get_first_line(error)}"
+            if index is None:
+                raise ChainError(f"torch.export cannot trace {reason}") from error
+            reason = f"torch.export cannot trace its {reason}"
+            raise _refused(index, self.stages[index], reason) from error
+        finally:
+            self._forget()
 
     def _function(
         self,
@@ -657,10 +663,6 @@ def _named(index: int, stage: Transform) -> Iterator[None]:
         raise
 
 
-def _leaf_specs(specs: Any) -> dict[NestedKey, Any]:
-    return {normalize_key(key): specs[key] for key in specs.keys(True, True)}
-
-
 def _names(keys: Iterable[NestedKey], *prefix: str) -> dict[str, NestedKey]:
     names: dict[str, NestedKey] = {}
     for key in keys:
@@ -683,7 +685,7 @@ def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
 
 
 def _outputs(graph: Graph) -> list[Node]:
-    last = next(node for node in reversed(graph.nodes) if node.op == "output")
+    last: Any = next(iter(reversed(graph.nodes)))
     return list(last.args[0])
 
 
@@ -715,10 +717,6 @@ def _digest(
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         content.update(value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _identifier(parts: Sequence[str]) -> str:

@@ -152,12 +152,9 @@ class Operation:
 class SourceBackend(Backend):
     """A backend that generates source code from lowered functions."""
 
+    bounds = dict.fromkeys(_FUNCTIONS, _ROUNDED)
     reserved: ClassVar[tuple[str, ...]]
     """Names that no value may have."""
-
-    def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`."""
-        return _ROUNDED if short_name(operator) in _FUNCTIONS else 0.0
 
 
 def comment_text(text: str) -> str:
@@ -299,9 +296,8 @@ class LoweredFunction:
             raise self._refused(reason)
         is_exact = is_exact and kind not in _FUNCTIONS
         result = self._store(self._unique(self.node.name), shape, dtype, is_exact=is_exact)
-        stage = stage_of(self.node)
-        operation = Operation(kind, result, operands, None if stage is None else stage[0])
-        self.operations.append(operation)
+        stage, _ = stage_of(self.node) or (None, None)
+        self.operations.append(Operation(kind, result, operands, stage))
         return Reference.to(result)
 
     def _elementwise(self, kind: str, dtype: torch.dtype, *operands: Reference) -> Reference:
@@ -422,20 +418,18 @@ class LoweredFunction:
     def _compute(self, name: str, given: dict[str, Any]) -> Reference:
         dtype = self._dtype()
         name = f"bitwise_{name}" if name in ("and", "or", "xor") else name
-        # Operators without an argument `self`, such as those of two tensors, do not use it.
         own: Any = given.get("self")
         match name:
             case "one_hot" if given.get("num_classes", -1) > 0:
                 column = Reference(own.addresses.unsqueeze(-1), own.dtype)
                 numbers = self._reference(torch.arange(given["num_classes"]))
                 return self._cast(self._elementwise("eq", torch.bool, column, numbers), dtype)
-            case "where" | "masked_fill":
-                parts = (
-                    [given["self"], given["other"]] if name == "where" else [given["value"], own]
-                )
-                condition = self._reference(given["condition" if name == "where" else "mask"])
-                operands = (self._reference(part, dtype) for part in parts)
-                return self._elementwise("where", dtype, condition, *operands)
+            case "where":
+                parts = [self._reference(part, dtype) for part in (own, given["other"])]
+                return self._elementwise(name, dtype, self._reference(given["condition"]), *parts)
+            case "masked_fill":
+                parts = [self._reference(part, dtype) for part in (given["value"], own)]
+                return self._elementwise("where", dtype, self._reference(given["mask"]), *parts)
             case "clamp" | "clamp_min" | "clamp_max":
                 return self._clamp(self._reference(own, dtype), dtype, given)
             case "isnan" | "isinf" | "isfinite":
@@ -450,24 +444,20 @@ class LoweredFunction:
                 return result
             case "rsub" if given.get("alpha", 1) == 1:
                 return self._binary("sub", dtype, given["other"], own)
-        arguments = {**given, "alpha": given.get("alpha", 1) != 1}
-        for option in ("alpha", "rounding_mode", "decimals", "exponent"):
-            if arguments.get(option):
-                value = "" if option == "alpha" else f"={given[option]!r}"
-                why = ", which torch may fuse" if option == "alpha" else ""
-                raise self._refused(f"with {option}{value}{why}")
+        if given.get("alpha", 1) != 1:
+            raise self._refused("with alpha, which torch may fuse")
+        for option in ("rounding_mode", "decimals", "exponent"):
+            if given.get(option):
+                raise self._refused(f"with {option}={given[option]!r}")
         if name not in SPELLINGS or name == "cast":
             raise self._refused()
-        return (
-            self._binary(name, dtype, own, given["other"])
-            if "other" in given
-            else self._unary(name, own, dtype)
-        )
+        if "other" in given:
+            return self._binary(name, dtype, own, given["other"])
+        return self._unary(name, own, dtype)
 
     def _unary(self, name: str, own: Reference, dtype: torch.dtype) -> Reference:
-        if own.dtype is torch.bool and name in ("abs", "sign"):
-            return own
-        if name in _INTEGRAL and not own.dtype.is_floating_point:
+        is_integral = name in _INTEGRAL and not own.dtype.is_floating_point
+        if is_integral or (own.dtype is torch.bool and name in ("abs", "sign")):
             return own
         if name == "bitwise_not" and own.dtype is torch.bool:
             name = "logical_not"

@@ -6,6 +6,7 @@ A backend is one module in this folder with one object: ``backend = NAMEBackend(
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from tdx.artifacts.functions import stage_of
@@ -44,13 +45,12 @@ class Backend(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that have to be importable for an export; the extra ``name`` of tdx installs them."""
 
-    @abstractmethod
-    def bound(self, operator: str) -> float | None:
-        """Return the largest relative difference of an operator, such as ``aten.add.Tensor``.
+    bounds: ClassVar[Mapping[str, float]] = {}
+    """Largest difference by operator, such as ``add``, relative to the largest magnitude in a
+    tensor; 0: the bits are those of torch."""
 
-        0: the bits are those of torch. ``None``: the operator cannot be lowered. The difference is
-        relative to the largest magnitude in a tensor.
-        """
+    others: ClassVar[float | None] = 0.0
+    """Bound of all other operators; ``None``: they cannot be lowered."""
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
@@ -59,6 +59,10 @@ class Backend(ABC):
         Raises:
             ChainError: An operator cannot be expressed with its arguments; the error names both.
         """
+
+    def bound(self, operator: str) -> float | None:
+        """Return the bound of an operator, such as ``aten.add.Tensor``."""
+        return self.bounds.get(short_name(operator), self.others)
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """Return the bound of each operator of a chain.

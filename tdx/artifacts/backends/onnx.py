@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import math
-import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from tdx.artifacts.backends.interface import Backend, short_name
+from tdx.artifacts.backends.interface import Backend
+from tdx.artifacts.functions import silenced
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -43,8 +40,8 @@ _MEASURED = {
     **dict.fromkeys(("add", "sub", "rsub", "where", "maximum", "minimum", "trunc"), _SIGN_OF_ZERO),
     **dict.fromkeys(("cos", "sin", "sqrt", "exp", "log", "softplus"), 2.0**-22),
     **dict.fromkeys(("pow", "tanh", "sigmoid", "sum", "mean", "var", "cumsum"), 2.0**-21),
-    **dict.fromkeys(("avg_pool2d", "mm"), 2.0**-21),
-    **dict.fromkeys(("prod", "linear", "addmm", "convolution"), 2.0**-20),
+    **dict.fromkeys(("avg_pool2d", "mm", "matmul"), 2.0**-21),
+    **dict.fromkeys(("prod", "linear", "addmm", "convolution", "conv2d"), 2.0**-20),
     **dict.fromkeys(("_upsample_bilinear2d_aa", "upsample_bilinear2d"), 2.0**-20),
     "_upsample_bicubic2d_aa": 2.0**-19,
     "upsample_bicubic2d": 2.0**-18,
@@ -64,10 +61,8 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
-
-    def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`; an operator that was not measured is refused."""
-        return _MEASURED.get(short_name(operator))
+    bounds = _MEASURED
+    others = None  # an operator that was not measured is refused
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """See :class:`Backend`."""
@@ -85,20 +80,14 @@ class OnnxBackend(Backend):
                 if node in infinite and "bicubic" in str(node.target):
                     raise self.not_lowered(node, "of floats, which may be infinite")
                 numbers = [number for number in node.args if isinstance(number, float)]
-                is_rounded = any(
-                    number - _rounded(number) for number in filter(math.isfinite, numbers)
-                )
+                is_rounded = any(x - _rounded(x) for x in numbers if math.isfinite(x))
                 is_double = torch.float64 in map(_dtype, inputs)
                 if is_double and is_rounded and node.target not in _REWRITES:
                     raise self.not_lowered(node, f"of float64 with {numbers}, rounded to float32")
         return bounds
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """See :class:`Backend`.
-
-        Raises:
-            ChainError: torch's exporter cannot express an operator.
-        """
+        """See :class:`Backend`."""
         return {f"{part.name}.onnx": _export(chain, part) for part in chain.functions}
 
 
@@ -111,25 +100,19 @@ def _dtype(node: Node) -> torch.dtype:
 def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
     import onnx
 
-    log = logging.getLogger("torch.onnx")
-    level = log.level
+    taken = {entry.name for entry in function.inputs}
     try:
-        # The exporter prints its progress.
-        log.setLevel(logging.ERROR)
-        with (
-            redirect_stdout(io.StringIO()),
-            redirect_stderr(io.StringIO()),
-            warnings.catch_warnings(),
-            torch.no_grad(),
-        ):
-            warnings.simplefilter("ignore")
-            rewritten = function.program.run_decompositions(_REWRITES)
+        with silenced("torch.onnx"):  # it prints its progress
             program = torch.onnx.export(
-                rewritten,
+                function.program.run_decompositions(_REWRITES),
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[entry.name for entry in function.inputs],
-                output_names=_output_names(function),
+                # A name of ONNX has one value, and a state is an input as well.
+                output_names=[
+                    f"{entry.name}_out" if entry.is_state or entry.name in taken else entry.name
+                    for entry in function.outputs
+                ],
                 optimize=False,
                 verbose=False,
             )
@@ -138,8 +121,6 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
             f"torch.onnx cannot express {function.name}: {get_first_line(error)}",
             hint="export to pt2, or the part before it: --split",
         ) from error
-    finally:
-        log.setLevel(level)
     assert program is not None
     model = program.model_proto
     del model.metadata_props[:]
@@ -222,19 +203,6 @@ _REWRITES: dict[Any, Any] = {
     _aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
 }
 """Operators that onnxruntime computes otherwise, or torch's exporter writes otherwise."""
-
-
-def _output_names(function: ExportedFunction) -> list[str]:
-    """Return the names of the outputs: those of a state end with ``_out``.
-
-    A name of ONNX has one value, and a state is an input as well.
-    """
-    taken = {entry.name for entry in function.inputs}
-    names = []
-    for entry in function.outputs:
-        name = f"{entry.name}_out" if entry.name in taken or entry.is_state else entry.name
-        names.append(name)
-    return names
 
 
 def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, str]:

@@ -18,10 +18,6 @@ class Pt2Backend(Backend):
 
     name = "pt2"
 
-    def bound(self, operator: str) -> float:
-        """See :class:`Backend`; torch runs the very operators."""
-        return 0.0
-
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`."""
         return {f"{function.name}.pt2": _saved(function) for function in chain.functions}
