@@ -252,13 +252,15 @@ def _buffer_versions(stages: Sequence[Transform]) -> dict[_Slot, tuple[int, int]
 class _StageCall(nn.Module):
     """Calls a hook of a stage; nodes of a graph carry the name of the module that made them."""
 
-    def __init__(self, index: int, stage: Transform) -> None:
+    def __init__(self, chain: _Chain, index: int, stage: Transform) -> None:
         super().__init__()
-        self.index, self.stage = index, stage
+        self.chain, self.index, self.stage = chain, index, stage
 
     def forward(self, hook: str, *arguments: TensorDictBase) -> TensorDictBase:
-        with _named(self.index, self.stage), torch.no_grad():
+        self.chain.current = self.index
+        with torch.no_grad():
             result: TensorDictBase = getattr(self.stage, hook)(*arguments)
+        self.chain.current = None
         return result
 
 
@@ -267,15 +269,14 @@ class _Graph(nn.Module):
 
     def __init__(self, chain: _Chain, part: str, inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
-        for name, call in chain.calls.items():
-            self.add_module(name, call)
+        self.calls = nn.ModuleDict(chain.calls)
         self._chain, self._part = chain, part
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self._inputs, values, strict=True))
         # The calls are those of this module, so that nodes get their names.
-        results = self._chain.run(self._part, given, list(self.children()))
+        results = self._chain.run(self._part, given, list(self.calls.values()))
         return tuple(results[name] for name in self._outputs)
 
 
@@ -292,21 +293,22 @@ class _Chain:
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
         self.stages = [_frozen(deepcopy(stage)) for stage in stages]
         untraced = [_frozen(deepcopy(stage)) for stage in stages]
+        self.current: int | None = None
+        """Stage that is called, or that raised an error."""
         self.calls = {
-            f"stage_{index}_{type(stage).__name__}": _StageCall(index, stage)
+            f"stage_{index}_{type(stage).__name__}": _StageCall(self, index, stage)
             for index, stage in enumerate(self.stages)
         }
-        self.untraced = [*map(_StageCall, range(len(stages)), untraced)]
+        self.untraced = [_StageCall(self, index, stage) for index, stage in enumerate(untraced)]
         observations, rewards, flags = (
             spec_leaves(base.output_spec[f"full_{part}_spec"])
             for part in ("observation", "reward", "done")
         )
         self.flags = [*rewards, *flags]
         specs = base.input_spec, base.output_spec
-        for index, (stage, other) in enumerate(zip(self.stages, untraced, strict=True)):
-            with _named(index, stage):
-                other.transform_specs(*specs)
-                specs = stage.transform_specs(*specs)
+        for stage, other in zip(self.stages, untraced, strict=True):
+            other.transform_specs(*specs)
+            specs = stage.transform_specs(*specs)
         # A copy, as a mask in it changes with the stages.
         actions = spec_leaves(deepcopy(specs[0]["full_action_spec"]))
         self.policy = _names(actions, "policy")
@@ -330,7 +332,8 @@ class _Chain:
         self.carried: dict[str, NestedKey] = {}
         """Entries of the last call that a step may read."""
         self.initial: dict[str, Tensor] = {}
-        self._find_state()
+        with self._naming_stages("it fails on zeros"):
+            self._find_state()
 
     def _find_state(self) -> None:
         """Run each function once by torch, and record what the stages keep."""
@@ -468,7 +471,8 @@ class _Chain:
         )
         initial = {state: value for state, value in self.initial.items() if state in used}
         digest = _digest(stages, functions, initial)
-        calls = self._prove(functions, initial)
+        with self._naming_stages("it fails on the reference vectors"):
+            calls = self._prove(functions, initial)
         flags = tuple(map(format_key, unchanged))
         return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
 
@@ -559,21 +563,28 @@ class _Chain:
 
     @contextmanager
     def _tracing(self, part: str) -> Iterator[None]:
+        # A graph that cannot be traced is printed, and the error says it all.
+        quiet = silenced("torch.fx.experimental.symbolic_shapes")
         try:
-            # A graph that cannot be traced is printed, and the error says it all.
-            with silenced("torch.fx.experimental.symbolic_shapes"), exporting():
+            with self._naming_stages(f"torch.export cannot trace its {part}"), quiet, exporting():
                 yield
-        except TdxError:
-            raise
-        except Exception as error:
-            index = getattr(error, "tdx_stage", None)
-            reason = f"{part}: {get_first_line(error)}"
-            if index is None:
-                raise ChainError(f"torch.export cannot trace {reason}") from error
-            reason = f"torch.export cannot trace its {reason}"
-            raise _refused(index, self.stages[index], reason) from error
         finally:
             self._forget()
+
+    @contextmanager
+    def _naming_stages(self, problem: str) -> Iterator[None]:
+        """Name the stage that raises an error."""
+        try:
+            yield
+        except TdxError as error:
+            if self.current is not None:
+                error.at(stage=self.current, transform=type(self.stages[self.current]).__name__)
+            raise
+        except Exception as error:
+            reason = f"{problem}: {get_first_line(error)}"
+            if self.current is None:
+                raise ChainError(reason) from error
+            raise _refused(self.current, self.stages[self.current], reason) from error
 
     def _function(
         self,
@@ -647,20 +658,6 @@ def _frozen(stage: Transform) -> Transform:
     if freeze is not None:
         freeze()
     return stage.eval()
-
-
-@contextmanager
-def _named(index: int, stage: Transform) -> Iterator[None]:
-    """Note the stage that raised an error, which torch.export wraps."""
-    try:
-        yield
-    except TdxError as error:
-        error.at(stage=index, transform=type(stage).__name__)
-        raise
-    except Exception as error:
-        if not hasattr(error, "tdx_stage"):
-            error.tdx_stage = index  # type: ignore[attr-defined]
-        raise
 
 
 def _names(keys: Iterable[NestedKey], *prefix: str) -> dict[str, NestedKey]:

@@ -35,19 +35,19 @@ _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
-_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
+BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _INTEGRAL = ("floor", "ceil", "trunc", "round")
 SPELLINGS: Mapping[str, tuple[str, str]] = {
     **{
         kind: (f"{{0}} {sign} {{1}}",) * 2
-        for kind, sign in {**_COMPARISONS, "add": "+", "sub": "-", "mul": "*", "div": "/"}.items()
+        for kind, sign in {**COMPARISONS, "add": "+", "sub": "-", "mul": "*", "div": "/"}.items()
     },
-    **{kind: (f"{{0}} {a} {{1}}", f"{{0}} {b} {{1}}") for kind, (a, b) in _LOGICAL.items()},
+    **{kind: (f"{{0}} {a} {{1}}", f"{{0}} {b} {{1}}") for kind, (a, b) in LOGICAL.items()},
     **{
         kind: (f"{{0}} {sign} {{1}}", f"static_cast<{{type}}>({{0}} {sign} {{1}})")
-        for kind, sign in _BITWISE.items()
+        for kind, sign in BITWISE.items()
     },
     **{
         name: (f"np.{name}({{0}})", f"std::{name}({{0}})")
@@ -71,7 +71,7 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
 _REDUCTIONS = ("sum", "mean", "any", "all", "argmax", "argmin")
 ROW_KINDS = frozenset({*_REDUCTIONS, "take"} - {"mean"})
 """Operations that read ``[outer, n]`` and return one element of each row."""
-_COPIES = frozenset(
+COPIES = frozenset(
     {
         *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
         *("permute", "transpose", "t", "movedim", "expand", "repeat", "flip", "roll", "narrow"),
@@ -81,7 +81,7 @@ _COPIES = frozenset(
         *("copy", "_to_copy"),
     }
 )
-_DISCONTINUOUS = frozenset({*_COMPARISONS, *_LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
+_DISCONTINUOUS = frozenset({*COMPARISONS, *LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -336,7 +336,7 @@ class LoweredFunction:
                 raise self._refused()
             # What torch computes now it would compute in each call.
             return target(**given)
-        if name in _COPIES:
+        if name in COPIES:
             return self._copy(target, name, given)
         if name in _REDUCTIONS:
             return self._reduce(name, given)
@@ -492,9 +492,9 @@ class LoweredFunction:
             # The sign of `maximum(0, -0)` depends on the place of the element.
             if not any(bool((value != 0).all()) for value in constants):
                 raise self._refused("whose sign of zero depends on the CPU")
-        elif name in _COMPARISONS:
+        elif name in COMPARISONS:
             common = torch.result_type(*map(_example, (first, second)))
-        elif name in _LOGICAL:
+        elif name in LOGICAL:
             common = torch.bool
         elif dtype is torch.bool and name in ("add", "mul"):
             name = "bitwise_or" if name == "add" else "bitwise_and"

@@ -203,17 +203,16 @@ def driver(chains: list[ChainFunctions]) -> str:
             lines += [f'    Files {part.name}_files(folder + "/{chain.name}/{part.name}");']
         lines += ["    long allocated = 0;"]
         lines += ["    for (int env = 0; env < envs; ++env) { std::rewind(calls.in);"]
-        lines += ["    State state;"] if chain.initial else []
+        lines += ["    State state;"]
         lines += ["    for (int call; (call = std::fgetc(calls.in)) != EOF;) {"]
         for number, part in enumerate(chain.functions):
             kind = part.name.capitalize()
-            has_state = any(entry.is_state for entry in (*part.inputs, *part.outputs))
             lines += [f"        if (call == {number}) {{ {kind}Input input; {kind}Output output;"]
             for entry in part.inputs:
                 if not entry.is_state:
                     lines += [f"{part.name}_files.get(input.{entry.name});"]
             lines += ["const long count = allocations;"]
-            lines += [f"{part.name}({'state, ' * has_state}input, output);"]
+            lines += [f"{part.name}(state, input, output);"]
             lines += ["allocated += allocations - count;"]
             for entry in part.outputs:
                 own = f"{'state' if entry.is_state else 'output'}.{entry.name}"

@@ -116,10 +116,8 @@ class CppBackend(SourceBackend):
             for entry in (*function.inputs, *function.outputs)
             if entry.is_state
         }
-        body: list[str] = []
-        if states:
-            body += ["", "// What is carried from one call to the next, before the first reset."]
-            body += _struct("State", states.values(), chain.initial)
+        body = ["", "// What is carried from one call to the next, before the first reset."]
+        body += _struct("State", states.values(), chain.initial)
         for function in chain.functions:
             for suffix, entries in (("Input", function.inputs), ("Output", function.outputs)):
                 own = [entry for entry in entries if not entry.is_state]
@@ -151,22 +149,19 @@ class CppBackend(SourceBackend):
             ),
         ]
         header = "\n".join(lines) + f"\n{text}\n\n}}  // namespace {space}\n"
-        files = {"chain.hpp": header, "verify.cpp": _verifier(space, chain.functions, bool(states))}
+        files = {"chain.hpp": header, "verify.cpp": _verifier(space, chain.functions)}
         return {name: content.encode() for name, content in files.items()}
 
 
-def _verifier(space: str, functions: tuple[ExportedFunction, ...], has_state: bool) -> str:
+def _verifier(space: str, functions: tuple[ExportedFunction, ...]) -> str:
     lines = ["// Exports the functions of the header to verify.py.", '#include "chain.hpp"']
     lines += ["", f"using namespace {space};"]
+    lines += ["", 'extern "C" void tdx_initial(State* state) { *state = State(); }']
     for function in functions:
         name, kind = function.name, function.name.capitalize()
-        entries = (*function.inputs, *function.outputs)
-        state = "*static_cast<State*>(state), " if any(e.is_state for e in entries) else ""
-        parameters = f"[[maybe_unused]] void* state, {kind}Input* input, {kind}Output* output"
+        parameters = f"State* state, {kind}Input* input, {kind}Output* output"
         lines += ["", f'extern "C" void tdx_{name}({parameters}) {{']
-        lines += [f"    {name}({state}*input, *output);", "}"]
-    if has_state:
-        lines += ["", 'extern "C" void tdx_initial(State* state) { *state = State(); }']
+        lines += [f"    {name}(*state, *input, *output);", "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -209,8 +204,6 @@ class _Writer:
 
     def lines(self, exported: ExportedFunction) -> list[str]:
         function = self.function
-        reads_state = any(entry.is_state for entry in exported.inputs)
-        has_state = reads_state or any(entry.is_state for entry in exported.outputs)
         for entry, value in zip(exported.inputs, function.inputs, strict=True):
             self.names[value] = f"{'before' if entry.is_state else 'input'}.{entry.name}"
         for value in function.constants:
@@ -232,14 +225,18 @@ class _Writer:
         for entry, reference in function.outputs:
             if _output(entry) not in self.targets.values():
                 self.copy_to(_output(entry), reference)
-        text = "\n".join(self.body)
+        if any("before." in line for line in self.body):
+            self.body.insert(0, "const State before = state;")
+        code = " ".join(line for line in self.body if not line.lstrip().startswith("//"))
+        words = set(re.findall(r"\w+", code))
         kind = function.name.capitalize()
-        unused = ["[[maybe_unused]] " * (f"{name}." not in text) for name in ("input", "output")]
-        parameters = ["State& state"] if has_state else []
-        parameters += [f"{unused[0]}const {kind}Input& input", f"{unused[1]}{kind}Output& output"]
-        lines = [f"inline void {function.name}({', '.join(parameters)}) noexcept {{"]
-        lines += ["    const State before = state;"] if reads_state else []
-        return [*lines, *(f"    {line}" for line in self.body), "}"]
+        types = {"state": "State", "input": f"const {kind}Input", "output": f"{kind}Output"}
+        parameters = ", ".join(
+            f"{kind}& {name}" if name in words else f"[[maybe_unused]] {kind}& {name}"
+            for name, kind in types.items()
+        )
+        body = [f"    {line}" for line in self.body]
+        return [f"inline void {function.name}({parameters}) noexcept {{", *body, "}"]
 
     def joins(self, group: list[Operation], operation: Operation) -> bool:
         """Return True if an operation fits into the loop of others."""

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from tdx.artifacts.backends.interface import Backend
 from tdx.artifacts.functions import silenced
+from tdx.artifacts.lowering import BITWISE, COMPARISONS, COPIES, LOGICAL
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -21,18 +22,13 @@ if TYPE_CHECKING:
 
 OPSET = 18
 _SAME = (
-    *("_assert_tensor_metadata", "_to_copy", "_unsafe_view", "abs", "alias", "all", "any"),
-    *("arange", "argmax", "argmin", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor"),
-    *("__and__", "__or__", "__xor__", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone"),
-    *("constant_pad_nd", "contiguous", "copy", "detach", "div", "empty", "eq", "expand", "fill"),
-    *("flatten", "flip", "floor", "full", "full_like", "gather", "ge", "getitem", "gt", "index"),
-    *("index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and"),
-    *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max_pool2d", "mul", "ne"),
-    *("max_pool2d_with_indices", "neg", "new_full", "new_ones", "new_zeros", "one_hot", "ones"),
-    *("ones_like", "pad", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
-    *("scalar_tensor", "scatter", "select", "select_scatter", "sign", "slice", "slice_scatter"),
-    *("split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind"),
-    *("unsqueeze", "upsample_nearest2d", "view", "zeros", "zeros_like"),
+    *(*COPIES, *COMPARISONS, *LOGICAL, *BITWISE),
+    *("_assert_tensor_metadata", "abs", "all", "any", "arange", "argmax", "argmin", "bitwise_not"),
+    *("__and__", "__or__", "__xor__", "ceil", "clamp", "clamp_max", "clamp_min", "div", "empty"),
+    *("fill", "floor", "full", "full_like", "getitem", "isfinite", "isinf", "isnan"),
+    *("logical_not", "masked_fill", "max_pool2d", "max_pool2d_with_indices", "mul", "neg"),
+    *("new_full", "new_ones", "new_zeros", "one_hot", "ones", "ones_like", "reciprocal", "round"),
+    *("rsqrt", "scalar_tensor", "scatter", "sign", "upsample_nearest2d", "zeros", "zeros_like"),
 )
 _SIGN_OF_ZERO = 2.0**-126
 _MEASURED = {
