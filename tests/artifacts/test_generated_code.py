@@ -158,6 +158,8 @@ def test_generated_code_names_stages_shapes_and_keys_and_has_only_what_it_calls(
         assert "0: ObservationNorm(loc=0.5000, scale=2.0000, keys=['observation'])" in text
         assert "1: ObservationNorm(loc=0.0000, scale=3.0000, keys=['action'])" in text
         assert "next.observation, float32 [3], from the env's step" in text
+        assert "next.joints, float32 [2], from the env's step, -2 … 2" in text
+        assert "action, float32 [2], action for the env, [-2, 0.5] … [1, 4]" in text
     assert code.count("def ") == 3
     assert "at_least" not in header
 

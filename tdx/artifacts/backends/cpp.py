@@ -119,10 +119,11 @@ class CppBackend(SourceBackend):
         body = ["", "// What is carried from one call to the next, before the first reset."]
         body += _struct("State", states.values(), chain.initial)
         for function in chain.functions:
+            writer = _Writer(LoweredFunction(function, self), chain.stages)
             for suffix, entries in (("Input", function.inputs), ("Output", function.outputs)):
                 own = [entry for entry in entries if not entry.is_state]
                 body += ["", *_struct(f"{function.name.capitalize()}{suffix}", own)]
-            body += ["", *_Writer(LoweredFunction(function, self), chain.stages).lines(function)]
+            body += ["", *writer.lines(function)]
         text = "\n".join(body)
         space = f"tdx_{chain.name}"
         lines = [
