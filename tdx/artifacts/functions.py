@@ -269,14 +269,15 @@ class _Graph(nn.Module):
 
     def __init__(self, chain: _Chain, part: str, inputs: Sequence[str], outputs: Sequence[str]):
         super().__init__()
-        self.calls = nn.ModuleDict(chain.calls)
+        for name, call in chain.calls.items():
+            self.add_module(name, call)
         self._chain, self._part = chain, part
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self._inputs, values, strict=True))
         # The calls are those of this module, so that nodes get their names.
-        results = self._chain.run(self._part, given, list(self.calls.values()))
+        results = self._chain.run(self._part, given, list(self.children()))
         return tuple(results[name] for name in self._outputs)
 
 
