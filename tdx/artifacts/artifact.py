@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,18 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tdx.artifacts import verifier
 from tdx.artifacts.backends import load_backend
-from tdx.artifacts.functions import (
-    SPLIT_HINT,
-    ArtifactEntry,
-    ChainFunctions,
-    chain_functions,
-)
-from tdx.artifacts.vectors import EPISODES, as_arrays
+from tdx.artifacts.functions import SPLIT_HINT, ArtifactEntry, ChainFunctions, chain_functions
+from tdx.artifacts.vectors import EPISODES, pack
 from tdx.artifacts.verifier import MANIFEST, VECTORS, MissingRuntimeError
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
@@ -42,9 +35,6 @@ from tdx.stacks.native import format_stages
 from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
-    from tensordict import TensorDictBase
-
-    from tdx.core import StageSpecs
     from tdx.core.transforms import Transform
     from tdx.stacks import Stack
     from tdx.stacks.stack import StageInfo
@@ -56,12 +46,7 @@ _MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile(Result):
-    """A file of an artifact.
-
-    Args:
-        name: Its name.
-        size: Its size in bytes.
-    """
+    """A file of an artifact, and its size in bytes."""
 
     name: str
     size: int
@@ -69,16 +54,11 @@ class ArtifactFile(Result):
 
 @dataclass(frozen=True, slots=True)
 class OperatorBound(Result):
-    """How exact an operator of an artifact is.
-
-    Args:
-        operator: Such as ``aten.add.Tensor``.
-        bound: Largest difference relative to the largest magnitude in a tensor; 0: the same bits
-            as torch on a CPU.
-    """
+    """How exact an operator of an artifact is, such as ``aten.add.Tensor``."""
 
     operator: str
     bound: float
+    """Largest difference relative to the largest magnitude in a tensor; 0: the bits of torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,24 +159,32 @@ def export_chain(
 def write_artifact(
     chain: ChainFunctions, to: str, target: Path, left_out: Sequence[str] = ()
 ) -> Artifact:
-    """Write the files of a chain, and verify them before they replace a folder.
-
-    Args:
-        chain: Functions of the chain.
-        to: Form: ``pt2``, ``onnx``, ``numpy`` or ``cpp``.
-        target: Folder to write.
-        left_out: Stages after the chain that are not exported, for the record.
-
-    Raises:
-        ChainError: An operator cannot be expressed, or the files differ from the chain.
-        MissingPackageError: A package of the form is not installed.
-    """
+    """Write the files of a chain in a form, and verify them before they replace a folder."""
     backend = load_backend(to)
     operators = backend.check(chain)
     files = backend.files(chain)
-    files[VECTORS] = _vectors(chain)
+    files[VECTORS] = pack(chain.calls, chain.initial)
     files[VERIFIER] = Path(verifier.__file__).read_bytes()
-    manifest = _manifest(chain, to, operators, files, left_out)
+    manifest = {
+        "artifact": VERSION,
+        "form": to,
+        "name": chain.name,
+        "digest": chain.digest,
+        "stages": list(chain.stages),
+        "left_out": list(left_out),
+        "unchanged": list(chain.unchanged),
+        "torch": torch.__version__,
+        "functions": {
+            part.name: {"inputs": _entries(part.inputs), "outputs": _entries(part.outputs)}
+            for part in chain.functions
+        },
+        "operators": dict(operators),
+        "bounds": output_bounds(chain, operators),
+        "files": {
+            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        },
+    }
     with (
         report_write_errors(target, "choose another path", kind=StorageError),
         atomic_folder(target) as folder,
@@ -239,21 +227,12 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
     """Yield one env with the chain of a stack, and the stages that it lacks.
 
     A stack of another library becomes the counterparts of its stages, and several envs with the
-    same stages become one.
-
-    Args:
-        stack: The stack.
-        split: Leave out the first stage without a counterpart, and those after it. Of a checkpoint
-            the steps that map text only are left out, not what follows them.
-
-    Raises:
-        ArgumentError: The stack cannot be converted.
-        ChainError: A stage has no counterpart.
+    same stages become one. ``split`` leaves out the first stage without a counterpart, and those
+    after it. Of a checkpoint the steps that map text only are left out, not what follows them.
     """
-    env = stack.chain_env
     left_out: list[str] = []
-    if env is not None:
-        yield env, left_out
+    if stack.chain_env is not None:
+        yield stack.chain_env, left_out
         return
     if isinstance(stack, CheckpointStack):
         transforms: list[Transform] = []
@@ -265,8 +244,11 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
                 left_out += stack.calls[info.index + 1 :]
                 break
             transforms += step.transforms
-        env = TransformedEnv(_SpecsEnv(stack.specs()[0]), Compose(*transforms))
-        yield env, left_out
+        specs, robot = stack.specs()[0], EnvBase()
+        robot.observation_spec = specs.output_spec["full_observation_spec"]
+        robot.action_spec = specs.input_spec["full_action_spec"]
+        robot.reward_spec = Unbounded((1,))
+        yield TransformedEnv(robot, Compose(*transforms)), left_out
         return
     hint = "name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint"
     converted = require_convertible(stack, hint).convert()
@@ -284,25 +266,6 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
         yield built, left_out
     finally:
         built.close()
-
-
-class _SpecsEnv(EnvBase):
-    """The robot of a checkpoint, of which only the specs are known."""
-
-    def __init__(self, specs: StageSpecs) -> None:
-        super().__init__()
-        self.observation_spec = specs.output_spec["full_observation_spec"]
-        self.action_spec = specs.input_spec["full_action_spec"]
-        self.reward_spec = Unbounded((1,))
-
-    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        raise NotImplementedError
-
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        raise NotImplementedError
-
-    def _set_seed(self, seed: int | None) -> None:
-        raise NotImplementedError
 
 
 def _left_out(stage: StageInfo | ConvertedStage, missing: Missing, *, split: bool) -> str:
@@ -326,56 +289,19 @@ def _check_target(target: Path, *, force: bool) -> None:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
-def _vectors(chain: ChainFunctions) -> bytes:
-    arrays = as_arrays(chain.calls)
-    arrays |= {f"initial/{name}": value.numpy() for name, value in chain.initial.items()}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def _manifest(
-    chain: ChainFunctions,
-    form: str,
-    operators: Mapping[str, float],
-    files: Mapping[str, bytes],
-    left_out: Sequence[str],
-) -> dict[str, Any]:
-    return {
-        "artifact": VERSION,
-        "form": form,
-        "name": chain.name,
-        "digest": chain.digest,
-        "stages": list(chain.stages),
-        "left_out": list(left_out),
-        "unchanged": list(chain.unchanged),
-        "torch": torch.__version__,
-        "functions": {
-            function.name: {
-                "inputs": [_entry(entry) for entry in function.inputs],
-                "outputs": [_entry(entry) for entry in function.outputs],
-            }
-            for function in chain.functions
-        },
-        "operators": dict(operators),
-        "bounds": output_bounds(chain, operators),
-        "files": {
-            name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            for name, content in files.items()
-        },
-    }
-
-
-def _entry(entry: ArtifactEntry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "key": entry.key,
-        "path": list(entry.path),
-        "shape": list(entry.shape),
-        "dtype": str(entry.dtype).removeprefix("torch."),
-        "state": entry.is_state,
-        "description": entry.description,
-    }
+def _entries(entries: Sequence[ArtifactEntry]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": entry.name,
+            "key": entry.key,
+            "path": list(entry.path),
+            "shape": list(entry.shape),
+            "dtype": str(entry.dtype).removeprefix("torch."),
+            "state": entry.is_state,
+            "description": entry.description,
+        }
+        for entry in entries
+    ]
 
 
 def output_bounds(
@@ -386,35 +312,29 @@ def output_bounds(
     An output that depends on state that such an operator writes accumulates its error, so its sum
     counts once for each step of the longest reference episode.
     """
-    own: dict[tuple[str, str], float] = {}
+    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
     reads: dict[tuple[str, str], set[str]] = {}
     written: dict[str, float] = dict.fromkeys(chain.initial, 0.0)
     """Bound of what one call of each function adds to a state, by the state."""
     for function in chain.functions:
         for entry in function.outputs:
             names, inputs = function.behind(entry.name)
-            own[function.name, entry.name] = sum(operators[name] for name in names)
+            own = bounds[function.name][entry.name] = sum(operators[name] for name in names)
             reads[function.name, entry.name] = inputs & {*chain.initial}
             if entry.is_state:
-                written[entry.name] += own[function.name, entry.name]
-    bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
+                written[entry.name] += own
     for (function_name, output), states in reads.items():
         pending = set(states)
         while pending:
-            writers = [states_read for (_, name), states_read in reads.items() if name in pending]
+            writers = [others for (_, name), others in reads.items() if name in pending]
             pending = set().union(*writers) - states
             states |= pending
-        carried = sum(written[state] for state in states)
-        bounds[function_name][output] = own[function_name, output] + carried * max(EPISODES)
+        bounds[function_name][output] += sum(written[state] for state in states) * max(EPISODES)
     return bounds
 
 
 def read_artifact(path: str | Path) -> dict[str, Any]:
-    """Return the manifest of an artifact from an untrusted source; no code of it runs.
-
-    Raises:
-        StorageError: It is damaged, too large, or contains links.
-    """
+    """Return the manifest of an artifact from an untrusted source; no code of it runs."""
     with Container.open(path) as container:
         sizes = container.check_links()
         if sum(sizes.values()) > _MAX_BYTES:

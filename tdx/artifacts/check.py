@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from tdx.artifacts import verifier
@@ -38,25 +37,17 @@ _MAX_PROBLEMS = 20
 
 @dataclass(frozen=True, slots=True)
 class ArtifactCheck(Result):
-    """What a verification of an artifact found.
-
-    Args:
-        path: Folder of the artifact.
-        form: Name of its backend.
-        stages: Number of its stages.
-        reference: What it was compared with.
-        calls: Number of calls that were compared.
-        problems: One sentence for each difference.
-        notes: What was not compared.
-    """
+    """What a verification of an artifact found."""
 
     path: str
     form: str
     stages: int
     reference: str
+    """What it was compared with."""
     calls: int
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    """What was not compared."""
 
     @property
     def same(self) -> bool:
@@ -80,19 +71,7 @@ def check_artifact(
 
     Without a contract, they run on the reference vectors of the artifact, within its bounds. With
     one, they run on its recorded inputs, and outputs are compared with what the last stage of the
-    contract returned.
-
-    Args:
-        path: Folder of the artifact.
-        contract: The contract.
-        allow_code: Allow running code of the artifact, which all forms but ``onnx`` are.
-        reference: Name of the contract in the report.
-
-    Raises:
-        CodeNotAllowedError: The form is code, and ``allow_code`` is False.
-        MissingPackageError: What runs the form is not installed.
-        StorageError: The folder is not an artifact.
-        CheckError: Its files cannot be run.
+    contract returned. ``reference`` is the name of the contract in the report.
     """
     folder = Path(path)
     manifest = read_artifact(folder)
@@ -107,12 +86,7 @@ def check_artifact(
             calls, problems = verifier.verify(folder)
             return ArtifactCheck(*facts, "its own reference vectors", calls, tuple(problems))
         call = verifier.open_runtime(folder, manifest)
-        with np.load(folder / verifier.VECTORS, allow_pickle=False) as file:
-            initial = {
-                name.removeprefix("initial/"): file[name]
-                for name in file.files
-                if name.startswith("initial/")
-            }
+        _, initial = verifier.load_vectors(folder)
         count, problems, notes = _compare_with(call, manifest["functions"], initial, contract)
     except MissingRuntimeError as error:
         raise MissingPackageError(f"{path} cannot be run: {error}") from error
@@ -150,31 +124,26 @@ def _compare_with(
                 for name in ("act", "step") if at else ("reset",):
                     if name not in functions:
                         continue
-                    results = _call(call, functions[name], name, given, state)
+                    function = functions[name]
+                    inputs = _inputs(name, function["inputs"], given)
+                    results = verifier.run_call(call, (name, function), inputs, state)
                     calls += 1
                     lane: Lane = "inverse" if name == "act" else "forward"
-                    for entry, value in zip(functions[name]["outputs"], results, strict=True):
+                    for entry in function["outputs"]:
                         if entry["state"]:
-                            state[entry["name"]] = value
                             continue
                         key = key_name(normalize_key(entry["path"]))
                         records = outputs.setdefault((lane, key), {})
-                        place = (episode, at - 1 if at else None)
-                        records.setdefault(place, []).append(torch.from_numpy(value.copy()))
+                        value = torch.from_numpy(results[entry["name"]].copy())
+                        records.setdefault((episode, at - 1 if at else None), []).append(value)
     return calls, *_differences(outputs, contract)
 
 
-def _call(
-    call: verifier.Call,
-    function: Mapping[str, Any],
-    name: str,
-    given: Mapping[str, Tensor],
-    state: Mapping[str, Array],
-) -> list[Array]:
-    values = []
-    for entry in function["inputs"]:
+def _inputs(name: str, entries: Any, given: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Return the inputs of a function that are not state, in its dtypes and shapes."""
+    values = {}
+    for entry in entries:
         if entry["state"]:
-            values.append(state[entry["name"]])
             continue
         key = format_key(tuple(entry["path"]))
         value = given.get(key_name(normalize_key(entry["path"])))
@@ -189,8 +158,8 @@ def _call(
                 f"{key!r} has the shape {list(array.shape)} in the contract, and {entry['shape']} "
                 "in the artifact"
             )
-        values.append(array.reshape(entry["shape"]))
-    return [np.asarray(value) for value in call(name, values)]
+        values[entry["name"]] = array.reshape(entry["shape"])
+    return values
 
 
 def _differences(

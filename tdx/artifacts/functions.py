@@ -21,7 +21,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,7 +32,8 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tdx.artifacts.vectors import ReferenceCall, same_bits, sample_inputs
+from tdx.artifacts.vectors import ReferenceCall, sample_inputs
+from tdx.artifacts.verifier import compare
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Transform
@@ -40,6 +41,8 @@ from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.foundation.torch_internals import exporting
+from tdx.specs.leaf import domain_text, leaf_spec
+from tdx.specs.violations import spec_leaves
 
 SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
@@ -47,62 +50,67 @@ _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|unif
 
 @dataclass(frozen=True, slots=True)
 class ArtifactEntry:
-    """One tensor that goes into or out of a function.
-
-    Args:
-        name: Identifier in Python, C++ and ONNX. A state has the same name as input and output,
-            other names are unique within the function.
-        key: Key of tdx, such as ``observation`` or ``next.reward``.
-        shape: Its shape, without a batch.
-        dtype: Its dtype.
-        is_state: True if it is carried from one call to the next.
-        description: Stage and meaning in one line.
-        is_observation: True for an output of the observation side that is neither a reward nor a
-            done flag nor state.
-        is_window: True for a state that is one entry of a window, as of ``CatFrames``.
-        path: Parts of the key without ``next``, which may have dots; empty for a state.
-    """
+    """One tensor that goes into or out of a function."""
 
     name: str
+    """Identifier in Python, C++ and ONNX; a state has the same name as input and as output."""
     key: str
+    """Key of tdx, such as ``observation`` or ``next.reward``."""
     shape: tuple[int, ...]
     dtype: torch.dtype
     is_state: bool
+    """True if it is carried from one call to the next."""
     description: str
     is_observation: bool = False
+    """True for an output of the observation side, except rewards, done flags and state."""
     is_window: bool = False
+    """True for a state that is one entry of a window, as of ``CatFrames``."""
     path: tuple[str, ...] = ()
+    """Parts of the key without ``next``, which may have dots; empty for a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedFunction:
-    """A pure function: every state is an input and an output, and nothing is mutated.
-
-    Args:
-        name: ``reset`` or ``step`` for the observation side; ``act`` from policy to env.
-        program: Its graph, with user inputs, constants and user outputs only.
-        inputs: In the order of the user inputs.
-        outputs: In the order of the user outputs.
-    """
+    """A pure function: every state is an input and an output, and nothing is mutated."""
 
     name: str
+    """``reset`` or ``step`` for the observation side; ``act`` from policy to env."""
     program: torch.export.ExportedProgram
+    """Its graph, whose user inputs and outputs are ``inputs`` and ``outputs`` in their order."""
     inputs: tuple[ArtifactEntry, ...]
     outputs: tuple[ArtifactEntry, ...]
+
+    @property
+    def calls(self) -> list[Node]:
+        """Nodes that call an operator."""
+        return [node for node in self.program.graph.nodes if node.op == "call_function"]
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """Constants, buffers and parameters by the names of their placeholders."""
+        signature = self.program.graph_signature
+        held = {**self.program.state_dict, **self.program.constants}
+        targets = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        names = (node.name for node in _placeholders(self.program.graph))
+        return {name: held[targets[name]] for name in names if name in targets}
 
     def behind(self, output: str) -> tuple[list[str], set[str]]:
         """Return the operators that an output depends on, and the names of the inputs."""
         place = [entry.name for entry in self.outputs].index(output)
         nodes = _ancestors(_outputs(self.program.graph)[place])
-        held = dict(constants(self.program))
+        held = self.constants
         given = [node for node in _placeholders(self.program.graph) if node.name not in held]
         inputs = {e.name for e, node in zip(self.inputs, given, strict=True) if node in nodes}
-        return [str(node.target) for node in nodes if node.op == "call_function"], inputs
+        return [str(node.target) for node in self.calls if node in nodes], inputs
 
     def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """Return a function that runs the graph by torch, on inputs by name; others are ignored."""
         # Not `program.module()`, which takes five times as long to check its inputs.
-        held = dict(constants(self.program))
+        held = self.constants
         arguments = [held.get(node.name) for node in _placeholders(self.program.graph)]
 
         def run(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -117,38 +125,25 @@ class ExportedFunction:
 
 @dataclass(frozen=True, slots=True)
 class ChainFunctions:
-    """A chain as functions.
-
-    Args:
-        name: Identifier of the chain.
-        digest: SHA-256 of stages, entries and constants, in hexadecimal digits.
-        stages: One line per stage that is exported.
-        functions: ``reset`` and ``step``; ``act`` if a stage maps actions.
-        initial: State before the first reset, by name.
-        unchanged: Keys of rewards and done flags that the chain passes on as they are; the
-            functions leave them out.
-        calls: Reference vectors: what the chain itself returns in a few episodes. The functions
-            return the same bits.
-    """
+    """A chain as functions."""
 
     name: str
     digest: str
+    """SHA-256 of stages, entries and constants, in hexadecimal digits."""
     stages: tuple[str, ...]
+    """One line per stage that is exported."""
     functions: tuple[ExportedFunction, ...]
+    """``reset`` and ``step``; ``act`` if a stage maps actions."""
     initial: Mapping[str, Tensor] = field(default_factory=dict)
+    """State before the first reset, by name."""
     unchanged: tuple[str, ...] = ()
+    """Rewards and done flags that the chain passes on as they are, and the functions leave out."""
     calls: tuple[ReferenceCall, ...] = ()
-
-    def function(self, name: str) -> ExportedFunction | None:
-        """Return the function of a name; ``None``: the chain has none."""
-        return next((part for part in self.functions if part.name == name), None)
+    """What the chain itself returns in a few episodes; the functions return the same bits."""
 
 
 def stage_of(node: Node) -> tuple[int, str] | None:
-    """Return index and class name of the stage that a node of a graph comes from.
-
-    ``None``: it copies an input, or removes nothing but a name.
-    """
+    """Return index and class name of the stage of a node; ``None``: it copies an input."""
     for path, _ in reversed(list(node.meta.get("nn_module_stack", {}).values())):
         match = re.search(r"stage_(\d+)_(\w+)$", path)
         if match:
@@ -157,12 +152,9 @@ def stage_of(node: Node) -> tuple[int, str] | None:
 
 
 def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunctions:
-    """Export the first stages of the chain of an env.
+    """Export the first stages of the chain of an env, which is not stepped and stays unchanged.
 
-    Args:
-        env: Env with its chain, for one env. It is not stepped, and stays unchanged.
-        name: Identifier of the chain.
-        stages: One line for each stage to export, nested chains in their place.
+    ``stages`` has one line for each stage to export, nested chains in their place.
 
     Raises:
         ChainError: A stage cannot be exported; the error names it.
@@ -176,14 +168,31 @@ def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunc
         )
     parts = flat[: len(stages)]
     for index, stage in enumerate(parts):
-        reason = stage.why_not_exported
-        if reason is None and stage.steps_env:
-            reason = "it steps the env"
+        reason = stage.why_not_exported or ("it steps the env" if stage.steps_env else None)
         if reason is None and stage.changes_batch:
             reason = "it changes the batch"
         if reason is not None:
             raise _refused(index, stage, reason)
     return _Chain(base, parts).build(name, tuple(stages))
+
+
+@contextmanager
+def silenced(logger: str) -> Iterator[None]:
+    """Run an exporter of torch without its messages and its warnings about itself."""
+    log = logging.getLogger(logger)
+    level = log.level
+    with (
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
 
 
 def _refused(index: int, stage: Transform, reason: str) -> ChainError:
@@ -243,12 +252,15 @@ def _buffer_versions(stages: Sequence[Transform]) -> dict[_Slot, tuple[int, int]
 class _StageCall(nn.Module):
     """Calls a hook of a stage; nodes of a graph carry the name of the module that made them."""
 
-    def __init__(self, stage: Transform) -> None:
+    def __init__(self, chain: _Chain, index: int, stage: Transform) -> None:
         super().__init__()
-        self.stage = stage
+        self.chain, self.index, self.stage = chain, index, stage
 
-    def forward(self, hook: str, *arguments: Any) -> TensorDictBase:
-        result: TensorDictBase = getattr(self.stage, hook)(*arguments)
+    def forward(self, hook: str, *arguments: TensorDictBase) -> TensorDictBase:
+        self.chain.current = self.index
+        with torch.no_grad():
+            result: TensorDictBase = getattr(self.stage, hook)(*arguments)
+        self.chain.current = None
         return result
 
 
@@ -259,93 +271,80 @@ class _Graph(nn.Module):
         super().__init__()
         for name, call in chain.calls.items():
             self.add_module(name, call)
-        self._run: Callable[[dict[str, Tensor]], dict[str, Tensor]]
-        # The calls are those of this module, so that nodes get their names.
-        self._run = lambda values: chain.run(
-            part, values, [getattr(self, name) for name in chain.calls]
-        )
+        self._chain, self._part = chain, part
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        results = self._run(dict(zip(self._inputs, values, strict=True)))
+        given = dict(zip(self._inputs, values, strict=True))
+        # The calls are those of this module, so that nodes get their names.
+        results = self._chain.run(self._part, given, list(self.children()))
         return tuple(results[name] for name in self._outputs)
 
 
 class _Dependency(NamedTuple):
-    """What an output depends on, by name.
-
-    Args:
-        inputs: Inputs that are read for it.
-        source: Input that it is a copy of.
-    """
+    """Inputs that an output depends on, and the one that it is a copy of."""
 
     inputs: set[str]
     source: str | None
 
 
 class _Chain:
-    """The stages of a chain, cloned from their env, and their functions.
-
-    Args:
-        base: The env before the chain.
-        stages: Its stages.
-
-    Raises:
-        ChainError: A stage cannot be exported.
-    """
+    """The stages of a chain, cloned from their env, and their functions."""
 
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
         self.stages = [_frozen(deepcopy(stage)) for stage in stages]
         untraced = [_frozen(deepcopy(stage)) for stage in stages]
+        self.current: int | None = None
+        """Stage that is called, or that raised an error."""
         self.calls = {
-            f"stage_{index}_{type(stage).__name__}": _StageCall(stage)
+            f"stage_{index}_{type(stage).__name__}": _StageCall(self, index, stage)
             for index, stage in enumerate(self.stages)
         }
-        self.untraced = [*map(_StageCall, untraced)]
+        self.untraced = [_StageCall(self, index, stage) for index, stage in enumerate(untraced)]
         observations, rewards, flags = (
-            _leaf_specs(base.output_spec[f"full_{part}_spec"])
+            spec_leaves(base.output_spec[f"full_{part}_spec"])
             for part in ("observation", "reward", "done")
         )
         self.flags = [*rewards, *flags]
         specs = base.input_spec, base.output_spec
-        for index, (stage, other) in enumerate(zip(self.stages, untraced, strict=True)):
-            with _named(index, stage):
-                other.transform_specs(*specs)
-                specs = stage.transform_specs(*specs)
-        self.specs = {
-            "reset": {**observations, **flags},
-            "step": {**observations, **rewards, **flags},
-            # A copy, as a mask in it changes with the stages.
-            "act": _leaf_specs(deepcopy(specs[0]["full_action_spec"])),
-        }
-        self.policy = {_identifier(["policy", *split_key(key)]): key for key in self.specs["act"]}
-        self.inputs: dict[str, dict[str, NestedKey]] = {"act": self.policy}
-        for part in ("reset", "step"):
-            self.inputs[part] = {
-                _identifier(["env", *split_key(key)]): key for key in self.specs[part]
-            }
+        for stage, other in zip(self.stages, untraced, strict=True):
+            other.transform_specs(*specs)
+            specs = stage.transform_specs(*specs)
+        # A copy, as a mask in it changes with the stages.
+        actions = spec_leaves(deepcopy(specs[0]["full_action_spec"]))
+        self.policy = _names(actions, "policy")
+        self.inputs = {"act": self.policy}
+        self.specs = {"act": {name: actions[key] for name, key in self.policy.items()}}
+        given = {"reset": {**observations, **flags}, "step": {**observations, **rewards, **flags}}
+        for part, own in given.items():
+            self.inputs[part] = _names(own, "env")
+            self.specs[part] = {name: own[key] for name, key in self.inputs[part].items()}
         self.inputs["step"] |= self.policy
-        self.outputs = {"act": _names(_leaf_specs(base.input_spec["full_action_spec"]))}
+        self.specs["step"] |= self.specs["act"]
+        self.declared = {"act": spec_leaves(base.input_spec["full_action_spec"])}
+        """Specs of what the functions return, by key."""
+        self.declared["reset"] = self.declared["step"] = {
+            key: spec for whole in specs[1].values() for key, spec in spec_leaves(whole).items()
+        }
+        self.outputs = {"act": _names(self.declared["act"])}
         for stage in (*self.stages, *untraced):
             stage.__dict__.update({memory: {} for memory in stage.episode_memory})
         self.slots: dict[str, _Slot] = {}
         self.carried: dict[str, NestedKey] = {}
         """Entries of the last call that a step may read."""
         self.initial: dict[str, Tensor] = {}
-        self._find_state()
+        with self._naming_stages("it fails on zeros"):
+            self._find_state()
 
     def _find_state(self) -> None:
         """Run each function once by torch, and record what the stages keep."""
-        zeros = {
-            part: {key: _zero(spec) for key, spec in specs.items()}
-            for part, specs in self.specs.items()
-        }
         calls = [*self.calls.values()]
         versions = _buffer_versions(self.stages)
         initial = {slot: slot.store(self.stages[slot.stage]).clone() for slot in versions}
-        root = _leaves(self._apply("reset", {}, zeros["reset"], calls))
+        root = _leaves(self._apply("reset", *self._keyed("reset", {}), calls))
         slots = _memory_slots(self.stages)
-        step = self._apply("step", {**root, **zeros["act"]}, zeros["step"], calls)
+        actions, entries = self._keyed("step", {})
+        step = self._apply("step", {**root, **actions}, entries, calls)
         results, after = _leaves(step), _buffer_versions(self.stages)
         changed = [slot for slot in versions if after.get(slot) != versions[slot]]
         for new in set(_memory_slots(self.stages)) ^ set(slots):
@@ -353,7 +352,8 @@ class _Chain:
             raise _refused(new.stage, stage, "a step keeps other entries than a reset")
         for slot in (*slots, *changed):
             stage = self.stages[slot.stage]
-            parts = [_snake(type(stage).__name__), str(slot.stage)]
+            snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(stage).__name__).lower()
+            parts = [snake_case, str(slot.stage)]
             parts += [slot.attribute.strip("_")] if slot.key is None else split_key(slot.key)
             parts += [] if slot.position is None else [str(slot.position)]
             name = self._unique(_identifier(parts))
@@ -381,49 +381,32 @@ class _Chain:
     ) -> TensorDictBase:
         """Run the hooks of all stages; return the output of the env, or the input for it.
 
-        Args:
-            part: Name of the function.
-            root: What the previous call returned, and the action of the policy.
-            entries: Output of the env.
-            calls: A :class:`_StageCall` for each stage.
+        ``root`` is what the previous call returned, and the action of the policy; ``entries`` are
+        the output of the env; ``calls`` are a :class:`_StageCall` for each stage.
         """
         current, before = _tensordict(entries), _tensordict(root)
-        stages = list(zip(range(len(calls)), self.stages, calls, strict=True))
         if part != "reset":
-            for index, stage, call in reversed(stages):
-                with _named(index, stage), torch.no_grad():
-                    before = call("_inv_call", before)
+            for call in reversed(calls):
+                before = call("_inv_call", before)
         if part == "act":
             return before
-        for index, stage, call in stages:
-            with _named(index, stage), torch.no_grad():
-                if part == "reset":
-                    current = call("_reset", _tensordict({}), current)
-                else:
-                    current = call("_step", before, current)
+        for call in calls:
+            arguments = ("_reset", _tensordict({})) if part == "reset" else ("_step", before)
+            current = call(*arguments, current)
         return current
 
     def run(
         self, part: str, values: Mapping[str, Tensor], calls: Sequence[nn.Module]
     ) -> dict[str, Tensor]:
-        """Run a function on inputs by name; return its outputs and every state by name.
-
-        Args:
-            part: Name of the function.
-            values: Its inputs. What is missing is zero, as nothing depends on it.
-            calls: See :meth:`_apply`.
-        """
+        """Run a function on inputs by name; return its outputs and every state by name."""
         # A stage may write to what it gets, which belongs to the caller.
         given = {key: value.clone() for key, value in values.items()}
         for state, slot in self.slots.items():
             held = given[state] if state in given else torch.zeros_like(self.initial[state])
             slot.load(self.stages[slot.stage], held)
         root = {key: given[state] for state, key in self.carried.items() if state in given}
-        root = {} if part == "reset" else root
-        entries: dict[NestedKey, Tensor] = {}
-        for name, key in self.inputs[part].items():
-            value = given[name] if name in given else self._example(part, name)
-            (root if name in self.policy else entries)[key] = value
+        actions, entries = self._keyed(part, given)
+        root = {} if part == "reset" else {**root, **actions}
         try:
             result = _leaves(self._apply(part, root, entries, calls))
             outputs = {
@@ -438,6 +421,17 @@ class _Chain:
                 result[key] = values.get(state, self.initial[state])
             outputs[state] = result[key]
         return outputs
+
+    def _keyed(
+        self, part: str, values: Mapping[str, Tensor]
+    ) -> tuple[dict[NestedKey, Tensor], dict[NestedKey, Tensor]]:
+        """Return actions of the policy and entries of the env by key; what is missing is zero."""
+        actions: dict[NestedKey, Tensor] = {}
+        entries: dict[NestedKey, Tensor] = {}
+        for name, key in self.inputs[part].items():
+            value = values[name] if name in values else self._example(part, name)
+            (actions if name in self.policy else entries)[key] = value
+        return actions, entries
 
     def _forget(self) -> None:
         for slot in self.slots.values():
@@ -467,24 +461,19 @@ class _Chain:
             for part in parts
         }
         # States that a result depends on, directly or through another state.
-        used: set[str] = set()
-        pending = {
-            state
-            for part in parts
-            for name in outputs[part]
-            for state in depends[part][name].inputs
-        }
-        while pending := (pending & {*self.initial}) - used:
-            used |= pending
-            pending = {
-                name for part in parts for state in used for name in depends[part][state].inputs
-            }
+        used, known = set[str](), None
+        while used != known:
+            known = used
+            names = [(part, name) for part in parts for name in (*outputs[part], *used)]
+            read = {source for part, name in names for source in depends[part][name].inputs}
+            used = read & self.initial.keys()
         functions = tuple(
             self._function(part, depends[part], outputs[part], used) for part in parts
         )
         initial = {state: value for state, value in self.initial.items() if state in used}
         digest = _digest(stages, functions, initial)
-        calls = self._prove(functions, initial)
+        with self._naming_stages("it fails on the reference vectors"):
+            calls = self._prove(functions, initial)
         flags = tuple(map(format_key, unchanged))
         return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
 
@@ -493,57 +482,50 @@ class _Chain:
     ) -> tuple[ReferenceCall, ...]:
         """Run the stages and the functions on the same inputs, and compare their bits.
 
-        Raises:
-            ChainError: They differ, as those of a stage do that reads a clock or counts in Python.
+        Those of a stage that reads a clock or counts in Python differ.
         """
         by_name = {function.name: function for function in functions}
         runners = {function.name: function.runner() for function in functions}
-        specs = {
-            part: {
-                name: self.specs["act" if name in self.policy else part][key]
-                for name, key in self.inputs[part].items()
-                # With `act`, a step gets the action of the call before it.
-                if part == "act" or "act" not in by_name or name not in self.policy
-            }
-            for part in by_name
-        }
+        specs = {part: dict(self.specs[part]) for part in by_name}
+        for name in self.policy if "act" in by_name else ():
+            del specs["step"][name]  # a step gets the action of the call before it
         state, action = dict(initial), dict[str, Tensor]()
         root: dict[NestedKey, Tensor] = {}
         calls: list[ReferenceCall] = []
-        for call in sample_inputs(specs, list(by_name)):
+        for call in sample_inputs(specs):
             part, function = call.function, by_name[call.function]
             inputs = {**call.inputs, **(action if part == "step" else {})}
-            own = {key: inputs[name].clone() for name, key in self.inputs[part].items()}
+            # A stage may write to what it gets.
+            actions, entries = self._keyed(part, {key: x.clone() for key, x in inputs.items()})
+            before = {} if part == "reset" else {**root, **actions}
+            result = _leaves(self._apply(part, before, entries, self.untraced))
             if part == "act":
                 action = dict(call.inputs)
-            policy = {key: own.pop(key) for key in self.policy.values() if key in own}
-            before = {} if part == "reset" else {**root, **policy}
-            result = _leaves(self._apply(part, before, own, self.untraced))
-            root = root if part == "act" else result
+            else:
+                root = result
             outputs = runners[part]({**state, **inputs})
             for entry in function.outputs:
                 if entry.is_state:
                     state[entry.name] = outputs[entry.name]
                     continue
                 key = self.outputs[part][entry.name]
-                if key not in result or not same_bits(result[key], outputs[entry.name]):
+                value, own = outputs[entry.name], result.get(key)
+                if own is None or compare(value.numpy(), own.numpy(), 0.0) is not None:
                     raise ChainError(
                         f"the exported {part} does not return the {format_key(key)!r} of the chain"
                         f" in call {len(calls)}",
                         hint="a stage reads a clock, a random number or a counter in Python: "
                         "declare why_not_exported in its class",
                     )
-            kept = {
-                entry.name: inputs[entry.name] for entry in function.inputs if not entry.is_state
-            }
-            calls.append(ReferenceCall(part, kept, outputs))
+            names = (entry.name for entry in function.inputs if not entry.is_state)
+            calls.append(ReferenceCall(part, {name: inputs[name] for name in names}, outputs))
         return tuple(calls)
 
     def _example(self, part: str, name: str) -> Tensor:
         if name in self.initial:
             return self.initial[name].clone()
-        key = self.inputs[part][name]
-        return _zero(self.specs["act" if name in self.policy else part][key])
+        value: Tensor = self.specs[part][name].zero()
+        return value.cpu()
 
     def _trace(self, part: str) -> dict[str, _Dependency]:
         """Return what each output and state depends on; an export takes ten times as long."""
@@ -583,28 +565,27 @@ class _Chain:
     @contextmanager
     def _tracing(self, part: str) -> Iterator[None]:
         # A graph that cannot be traced is printed, and the error says it all.
-        log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-        with ExitStack() as quiet:
-            quiet.enter_context(redirect_stderr(io.StringIO()))
-            quiet.callback(log.setLevel, log.level)
-            log.setLevel(logging.CRITICAL)
-            quiet.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # of torch, about its own deprecations
-            quiet.enter_context(torch.no_grad())
-            quiet.enter_context(exporting())
-            try:
+        quiet = silenced("torch.fx.experimental.symbolic_shapes")
+        try:
+            with self._naming_stages(f"torch.export cannot trace its {part}"), quiet, exporting():
                 yield
-            except TdxError:
-                raise
-            except Exception as error:
-                index = getattr(error, "tdx_stage", None)
-                reason = f"{part}: {get_first_line(error)}"
-                if index is None:
-                    raise ChainError(f"torch.export cannot trace {reason}") from error
-                reason = f"torch.export cannot trace its {reason}"
-                raise _refused(index, self.stages[index], reason) from error
-            finally:
-                self._forget()
+        finally:
+            self._forget()
+
+    @contextmanager
+    def _naming_stages(self, problem: str) -> Iterator[None]:
+        """Name the stage that raises an error."""
+        try:
+            yield
+        except TdxError as error:
+            if self.current is not None:
+                error.at(stage=self.current, transform=type(self.stages[self.current]).__name__)
+            raise
+        except Exception as error:
+            reason = f"{problem}: {get_first_line(error)}"
+            if self.current is None:
+                raise ChainError(reason) from error
+            raise _refused(self.current, self.stages[self.current], reason) from error
 
     def _function(
         self,
@@ -639,6 +620,11 @@ class _Chain:
 
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
         shape, dtype, slot = tuple(value.shape), value.dtype, self.slots.get(name)
+        if dtype is torch.bfloat16:
+            raise ChainError(
+                f"{name} is bfloat16, which the reference vectors cannot have",
+                hint="cast it to float32 or float16",
+            )
         if slot is not None:
             stage = type(self.stages[slot.stage]).__name__
             key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
@@ -657,6 +643,10 @@ class _Chain:
         elif part == "act":
             text = "action for the env"
         key = f"next.{key}" if part == "step" and name not in self.policy else key
+        spec = self.specs[part][name] if is_input else self.declared[part].get(path)
+        if spec is not None:
+            values = domain_text(leaf_spec("observation", path, spec), whole=True)
+            text += "" if values == "any" else f", {values}"
         is_observation = not is_input and part != "act" and path not in self.flags
         return ArtifactEntry(
             name, key, shape, dtype, False, text, is_observation, path=split_key(path)
@@ -671,31 +661,12 @@ def _frozen(stage: Transform) -> Transform:
     return stage.eval()
 
 
-@contextmanager
-def _named(index: int, stage: Transform) -> Iterator[None]:
-    """Note the stage that raised an error, which torch.export wraps."""
-    try:
-        yield
-    except TdxError as error:
-        error.at(stage=index, transform=type(stage).__name__)
-        raise
-    except Exception as error:
-        if not hasattr(error, "tdx_stage"):
-            error.tdx_stage = index  # type: ignore[attr-defined]
-        raise
-
-
-def _zero(spec: Any) -> Tensor:
-    value: Tensor = spec.zero()
-    return value.cpu()
-
-
-def _leaf_specs(specs: Any) -> dict[NestedKey, Any]:
-    return {normalize_key(key): specs[key] for key in specs.keys(True, True)}
-
-
-def _names(keys: Iterable[NestedKey]) -> dict[str, NestedKey]:
-    return {_identifier(split_key(key)): key for key in keys}
+def _names(keys: Iterable[NestedKey], *prefix: str) -> dict[str, NestedKey]:
+    names: dict[str, NestedKey] = {}
+    for key in keys:
+        name = _identifier([*prefix, *split_key(key)])
+        names[name if name not in names else f"{name}_{len(names)}"] = key
+    return names
 
 
 def _leaves(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
@@ -712,7 +683,7 @@ def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
 
 
 def _outputs(graph: Graph) -> list[Node]:
-    last = next(node for node in reversed(graph.nodes) if node.op == "output")
+    last: Any = next(iter(reversed(graph.nodes)))
     return list(last.args[0])
 
 
@@ -731,20 +702,6 @@ def _ancestors(last: Node) -> set[Node]:
     return seen
 
 
-def constants(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Tensor]]:
-    """Yield the placeholder and the value of each constant, buffer and parameter of a graph."""
-    signature = program.graph_signature
-    held = {**program.state_dict, **program.constants}
-    targets = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    for node in program.graph.nodes:
-        if node.name in targets:
-            yield node.name, held[targets[node.name]]
-
-
 def _digest(
     stages: Sequence[str], functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
 ) -> str:
@@ -753,15 +710,11 @@ def _digest(
         for entry in (*function.inputs, *function.outputs):
             row = [function.name, entry.name, entry.key, list(entry.shape), str(entry.dtype)]
             content.update(json.dumps(row).encode())
-    values = [pair for function in functions for pair in constants(function.program)]
+    values = [pair for function in functions for pair in function.constants.items()]
     for name, value in (*values, *initial.items()):
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         content.update(value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def _identifier(parts: Sequence[str]) -> str:

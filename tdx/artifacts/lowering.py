@@ -12,7 +12,7 @@ import bisect
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import torch
@@ -20,13 +20,8 @@ from torch import Tensor
 from torch.fx import Node
 
 from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import (
-    ArtifactEntry,
-    ChainFunctions,
-    ExportedFunction,
-    constants,
-    stage_of,
-)
+from tdx.artifacts.functions import ArtifactEntry, ExportedFunction, stage_of
+from tdx.foundation.errors import ChainError
 
 DTYPES = {
     getattr(torch, name): name
@@ -40,19 +35,19 @@ _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
-_BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
+BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _INTEGRAL = ("floor", "ceil", "trunc", "round")
 SPELLINGS: Mapping[str, tuple[str, str]] = {
     **{
         kind: (f"{{0}} {sign} {{1}}",) * 2
-        for kind, sign in {**_COMPARISONS, "add": "+", "sub": "-", "mul": "*", "div": "/"}.items()
+        for kind, sign in {**COMPARISONS, "add": "+", "sub": "-", "mul": "*", "div": "/"}.items()
     },
-    **{kind: (f"{{0}} {a} {{1}}", f"{{0}} {b} {{1}}") for kind, (a, b) in _LOGICAL.items()},
+    **{kind: (f"{{0}} {a} {{1}}", f"{{0}} {b} {{1}}") for kind, (a, b) in LOGICAL.items()},
     **{
         kind: (f"{{0}} {sign} {{1}}", f"static_cast<{{type}}>({{0}} {sign} {{1}})")
-        for kind, sign in _BITWISE.items()
+        for kind, sign in BITWISE.items()
     },
     **{
         name: (f"np.{name}({{0}})", f"std::{name}({{0}})")
@@ -64,10 +59,11 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
     "sign": ("_sign({0})", "sign({0})"),
     "logical_not": ("np.logical_not({0})", "!{0}"),
     "bitwise_not": ("np.invert({0})", "static_cast<{type}>(~{0})"),
-    "maximum": ("np.maximum({0}, {1})", "larger({0}, {1})"),
-    "minimum": ("np.minimum({0}, {1})", "smaller({0}, {1})"),
-    "clamp_min": ("_at_least({0}, {1})", "at_least({0}, {1})"),
-    "clamp_max": ("_at_most({0}, {1})", "at_most({0}, {1})"),
+    "maximum": ("np.maximum({0}, {1})", "at_least({0}, {1})"),
+    "minimum": ("np.minimum({0}, {1})", "at_most({0}, {1})"),
+    # Not `np.maximum`, which may return the other one of two zeros.
+    "clamp_min": ("np.where({0} < {1}, {1}, {0})", "at_least({0}, {1})"),
+    "clamp_max": ("np.where({0} > {1}, {1}, {0})", "at_most({0}, {1})"),
     "where": ("np.where({0}, {1}, {2})", "{0} ? {1} : {2}"),
     "cast": ("{0}.astype({type})", "static_cast<{type}>({0})"),
 }
@@ -75,7 +71,7 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
 _REDUCTIONS = ("sum", "mean", "any", "all", "argmax", "argmin")
 ROW_KINDS = frozenset({*_REDUCTIONS, "take"} - {"mean"})
 """Operations that read ``[outer, n]`` and return one element of each row."""
-_COPIES = frozenset(
+COPIES = frozenset(
     {
         *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"),
         *("permute", "transpose", "t", "movedim", "expand", "repeat", "flip", "roll", "narrow"),
@@ -85,41 +81,22 @@ _COPIES = frozenset(
         *("copy", "_to_copy"),
     }
 )
-_DISCONTINUOUS = frozenset({*_COMPARISONS, *_LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
-
-
-class NotLoweredError(Exception):
-    """An operator cannot be lowered.
-
-    Args:
-        node: Its node.
-        reason: Why, if it depends on the arguments.
-    """
-
-    def __init__(self, node: Node, reason: str = "") -> None:
-        super().__init__(reason)
-        self.node, self.reason = node, reason
+_DISCONTINUOUS = frozenset({*COMPARISONS, *LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor that the generated code stores.
-
-    Args:
-        name: Identifier.
-        shape: Its shape.
-        dtype: Its dtype.
-        base: Address of its first element.
-        constant: Its elements, if they are known at the export.
-        is_exact: True if its bits are those of torch.
-    """
+    """A tensor that the generated code stores."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     base: int
+    """Address of its first element."""
     constant: Tensor | None = None
+    """Its elements, if they are known at the export."""
     is_exact: bool = True
+    """True if its bits are those of torch."""
 
     @property
     def size(self) -> int:
@@ -129,12 +106,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """Elements of stored tensors, in the shape of an operand.
-
-    Args:
-        addresses: Address of each element, int64.
-        dtype: Dtype of the elements.
-    """
+    """Elements of stored tensors, by their addresses in the shape of an operand."""
 
     addresses: Tensor
     dtype: torch.dtype
@@ -166,46 +138,86 @@ class Segment:
     count: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Operation:
-    """One operation; elementwise ones broadcast their operands.
-
-    Args:
-        kind: One of ``SPELLINGS`` or ``ROW_KINDS``.
-        result: What is written.
-        operands: What is read.
-        stage: Index of the stage that it comes from.
-    """
+    """An operation of ``SPELLINGS``, which broadcasts its operands, or of ``ROW_KINDS``."""
 
     kind: str
     result: Value
     operands: tuple[Reference, ...]
     stage: int | None
+    """Stage that it is the first operation of."""
 
 
-@dataclass(slots=True)
+class SourceBackend(Backend):
+    """A backend that generates source code from lowered functions."""
+
+    bounds = dict.fromkeys(_FUNCTIONS, _ROUNDED)
+    reserved: ClassVar[tuple[str, ...]]
+    """Names that no value may have."""
+
+
+def comment_text(text: str) -> str:
+    """Return text for a comment or a docstring on one line."""
+    # A backslash at the end would continue a comment of C++.
+    return " ".join(text.split()).replace("\\", "/").replace('"""', "'''")
+
+
+def describe(entry: ArtifactEntry) -> str:
+    """Return key, dtype, shape and meaning of an entry for a comment."""
+    shape = list(entry.shape) or "scalar"
+    return comment_text(f"{entry.key}, {DTYPES[entry.dtype]} {shape}, {entry.description}")
+
+
 class LoweredFunction:
     """A function as a list of operations.
 
-    Args:
-        name: Its name.
-        inputs: Its inputs, with the names of their entries.
-        constants: Constants that an operation or an output reads.
-        operations: What is computed, in order.
-        outputs: Entry and elements of each output.
+    Raises:
+        ChainError: An operator, or its arguments, cannot be lowered.
     """
 
-    name: str
-    inputs: list[Value] = field(default_factory=list)
-    constants: list[Value] = field(default_factory=list)
-    operations: list[Operation] = field(default_factory=list)
-    outputs: list[tuple[ArtifactEntry, Reference]] = field(default_factory=list)
-    _values: list[Value] = field(default_factory=list)
+    def __init__(self, function: ExportedFunction, backend: SourceBackend) -> None:
+        self.name, self.backend = function.name, backend
+        self.inputs: list[Value] = []
+        self.constants: list[Value] = []
+        self.operations: list[Operation] = []
+        self.outputs: list[tuple[ArtifactEntry, Reference]] = []
+        self.values: list[Value] = []
+        self.taken = {*backend.reserved, *(e.name for e in (*function.inputs, *function.outputs))}
+        self.results: dict[Node, Any] = {}
+        held, inputs = function.constants, iter(function.inputs)
+        for node in function.program.graph.nodes:
+            self.node = node
+            if node.name in held:
+                self.results[node] = held[node.name].detach().contiguous()
+            elif node.op == "placeholder":
+                entry = next(inputs)
+                self.inputs.append(self._store(entry.name, entry.shape, entry.dtype))
+                self.results[node] = Reference.to(self.inputs[-1])
+            elif node.op == "call_function":
+                self.results[node] = self._call(node)
+            elif node.op == "output":
+                results = [self._reference(self.results[result]) for result in node.args[0]]
+                self.outputs = list(zip(function.outputs, results, strict=True))
+        self._remove_unused()
+
+    def _remove_unused(self) -> None:
+        used = {value for _, result in self.outputs for value in self.sources(result)}
+        for operation in reversed(self.operations):
+            if operation.result in used:
+                used.update(*map(self.sources, operation.operands))
+        self.operations = [item for item in self.operations if item.result in used]
+        self.constants = [value for value in self.constants if value in used]
+        stage = None
+        for operation in self.operations:
+            begins = operation.stage not in (None, stage)
+            stage = operation.stage if begins else stage
+            operation.stage = stage if begins else None
 
     def value_at(self, address: int) -> Value:
         """Return the value that has an address."""
-        place = bisect.bisect_right(self._values, address, key=lambda value: value.base)
-        return self._values[place - 1]
+        place = bisect.bisect_right(self.values, address, key=lambda value: value.base)
+        return self.values[place - 1]
 
     def segments(self, reference: Reference) -> list[Segment]:
         """Split an operand, in row-major order, into equally spaced runs."""
@@ -230,74 +242,8 @@ class LoweredFunction:
         """Return the values that an operand reads, in order of their addresses."""
         return list(dict.fromkeys(map(self.value_at, reference.addresses.unique().tolist())))
 
-
-class SourceBackend(Backend):
-    """A backend that generates source code from lowered functions."""
-
-    reserved: ClassVar[tuple[str, ...]]
-    """Names that no value may have."""
-
-    def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`."""
-        return _ROUNDED if short_name(operator) in _FUNCTIONS else 0.0
-
-    def check(self, chain: ChainFunctions) -> dict[str, float]:
-        """See :class:`Backend`."""
-        self.files(chain)
-        return super().check(chain)
-
-    def lower(self, chain: ChainFunctions) -> list[LoweredFunction]:
-        """Return the functions of a chain as operations.
-
-        Raises:
-            ChainError: An operator, or its arguments, cannot be lowered.
-        """
-        try:
-            return [_Lowering(function, self.reserved).run() for function in chain.functions]
-        except NotLoweredError as error:
-            raise self.not_lowered(error.node, error.reason) from error
-
-
-def describe(entry: ArtifactEntry) -> str:
-    """Return key, dtype, shape and meaning of an entry in one line, for comments."""
-    shape = list(entry.shape) or "scalar"
-    parts = (entry.key, f"{DTYPES[entry.dtype]} {shape}", entry.description)
-    return " ".join(", ".join(parts).split())
-
-
-class _Lowering:
-    def __init__(self, function: ExportedFunction, reserved: Sequence[str]) -> None:
-        self.function = function
-        self.lowered = LoweredFunction(function.name)
-        entries = (*function.inputs, *function.outputs)
-        self.taken = {*reserved, *(entry.name for entry in entries)}
-        self.results: dict[Node, Any] = {}
-        self.next_base = 0
-        self.node: Node = next(iter(function.program.graph.nodes))
-
-    def run(self) -> LoweredFunction:
-        lowered, held = self.lowered, dict(constants(self.function.program))
-        inputs = iter(self.function.inputs)
-        for node in self.function.program.graph.nodes:
-            self.node = node
-            if node.name in held:
-                self.results[node] = held[node.name].detach().contiguous()
-            elif node.op == "placeholder":
-                entry = next(inputs)
-                lowered.inputs.append(self._store(entry.name, entry.shape, entry.dtype))
-                self.results[node] = Reference.to(lowered.inputs[-1])
-            elif node.op == "call_function":
-                self.results[node] = self._call(node)
-            elif node.op == "output":
-                results = [self._reference(self.results[result]) for result in node.args[0]]
-                lowered.outputs = list(zip(self.function.outputs, results, strict=True))
-        used = {value for _, result in lowered.outputs for value in lowered.sources(result)}
-        for operation in reversed(lowered.operations):
-            if operation.result in used:
-                used.update(*map(lowered.sources, operation.operands))
-        lowered.operations = [item for item in lowered.operations if item.result in used]
-        lowered.constants = [value for value in lowered.constants if value in used]
-        return lowered
+    def _refused(self, reason: str = "") -> ChainError:
+        return self.backend.not_lowered(self.node, reason)
 
     # Values
 
@@ -311,13 +257,13 @@ class _Lowering:
         is_exact: bool = True,
     ) -> Value:
         if dtype not in DTYPES:
-            raise NotLoweredError(self.node, f"with {dtype}")
-        value = Value(name, tuple(shape), dtype, self.next_base, constant, is_exact)
-        if not 0 < value.size <= MAX_ELEMENTS:
-            raise NotLoweredError(self.node, f"with {value.size} elements: 1 to {MAX_ELEMENTS}")
+            raise self._refused(f"with {dtype}")
         # A gap, so that no run of addresses goes from one value to the next.
-        self.next_base += value.size + 1
-        self.lowered._values.append(value)
+        base = self.values[-1].base + self.values[-1].size + 1 if self.values else 0
+        value = Value(name, tuple(shape), dtype, base, constant, is_exact)
+        if not 0 < value.size <= MAX_ELEMENTS:
+            raise self._refused(f"with {value.size} elements: 1 to {MAX_ELEMENTS}")
+        self.values.append(value)
         return value
 
     def _unique(self, name: str) -> str:
@@ -335,25 +281,23 @@ class _Lowering:
         if isinstance(value, Tensor):
             value = value if dtype is None else value.to(dtype)
             name = self._unique(f"{self.node.name}_constant")
-            stored = self._store(name, value.shape, value.dtype, value.contiguous())
-            self.lowered.constants.append(stored)
-            return Reference.to(stored)
+            self.constants.append(self._store(name, value.shape, value.dtype, value.contiguous()))
+            return Reference.to(self.constants[-1])
         assert isinstance(value, Reference)
         return value if dtype is None else self._cast(value, dtype)
 
     def _emit(
         self, kind: str, shape: Sequence[int], dtype: torch.dtype, *operands: Reference
     ) -> Reference:
-        sources = [value for operand in operands for value in self.lowered.sources(operand)]
+        sources = [value for operand in operands for value in self.sources(operand)]
         is_exact = all(value.is_exact for value in sources)
         if not is_exact and kind in _DISCONTINUOUS:
             reason = "of a value whose last bits are not those of torch: it may jump"
-            raise NotLoweredError(self.node, reason)
+            raise self._refused(reason)
         is_exact = is_exact and kind not in _FUNCTIONS
         result = self._store(self._unique(self.node.name), shape, dtype, is_exact=is_exact)
-        stage = stage_of(self.node)
-        operation = Operation(kind, result, operands, None if stage is None else stage[0])
-        self.lowered.operations.append(operation)
+        stage, _ = stage_of(self.node) or (None, None)
+        self.operations.append(Operation(kind, result, operands, stage))
         return Reference.to(result)
 
     def _elementwise(self, kind: str, dtype: torch.dtype, *operands: Reference) -> Reference:
@@ -366,7 +310,7 @@ class _Lowering:
         is_rounded = value.dtype.is_floating_point and not dtype.is_floating_point
         if is_rounded and dtype is not torch.bool:
             reason = f"from {value.dtype} to {dtype}: the result for NaN depends on the CPU"
-            raise NotLoweredError(self.node, reason)
+            raise self._refused(reason)
         return self._elementwise("cast", dtype, value)
 
     # Operators
@@ -377,7 +321,7 @@ class _Lowering:
             source, index = cast("tuple[Node, int]", node.args)
             return self.results[source][index]
         if not isinstance(target, torch._ops.OpOverload):
-            raise NotLoweredError(node)
+            raise self._refused()
         name = short_name(str(target))
         if name == "_assert_tensor_metadata":
             return None
@@ -389,10 +333,10 @@ class _Lowering:
             given["self"] = torch.zeros(given["self"].shape, dtype=given["self"].dtype)
         if not _has_references(given):
             if torch.Tag.nondeterministic_seeded in target.tags or "empty" in name:
-                raise NotLoweredError(node)
+                raise self._refused()
             # What torch computes now it would compute in each call.
             return target(**given)
-        if name in _COPIES:
+        if name in COPIES:
             return self._copy(target, name, given)
         if name in _REDUCTIONS:
             return self._reduce(name, given)
@@ -409,10 +353,10 @@ class _Lowering:
             return self._take(given)
         indices = {key: given.pop(key) for key in ("indices", "index") if key in given}
         if _has_references(indices):
-            raise NotLoweredError(self.node, "with an index that is not constant")
+            raise self._refused("with an index that is not constant")
         if name in ("constant_pad_nd", "pad"):
             if given.get("mode", "constant") != "constant":
-                raise NotLoweredError(self.node, f"with mode={given['mode']}")
+                raise self._refused(f"with mode={given['mode']}")
             padding = self._reference(given.get("value") or 0.0, dtype)
             given["value"] = int(padding.addresses)
 
@@ -436,10 +380,10 @@ class _Lowering:
         size = table.shape[-1] if table.shape else 1
         last = given["dim"] % max(len(table.shape), 1) == len(table.shape) - 1
         if not last or index.shape[:-1] != table.shape[:-1] or index.dtype is not torch.int64:
-            raise NotLoweredError(self.node, "along another dim than the last")
+            raise self._refused("along another dim than the last")
         addresses = table.addresses.unsqueeze(-2).expand(*index.shape, size).reshape(-1, size)
-        if not all(value.is_exact for value in self.lowered.sources(index)):
-            raise NotLoweredError(self.node, "by an index whose last bits are not those of torch")
+        if not all(value.is_exact for value in self.sources(index)):
+            raise self._refused("by an index whose last bits are not those of torch")
         return self._emit(
             "take", index.shape, table.dtype, Reference(addresses, table.dtype), index
         )
@@ -465,7 +409,7 @@ class _Lowering:
             return self._emit(name, shape, dtype, operand)
         if dtype.is_floating_point and count > _MAX_SUMMANDS:
             reason = f"of {count} numbers: torch's order depends on the CPU above {_MAX_SUMMANDS}"
-            raise NotLoweredError(self.node, reason)
+            raise self._refused(reason)
         total = self._emit("sum", shape, dtype, self._cast(operand, dtype))
         if name == "sum":
             return total
@@ -474,20 +418,18 @@ class _Lowering:
     def _compute(self, name: str, given: dict[str, Any]) -> Reference:
         dtype = self._dtype()
         name = f"bitwise_{name}" if name in ("and", "or", "xor") else name
-        # Operators without an argument `self`, such as those of two tensors, do not use it.
         own: Any = given.get("self")
         match name:
             case "one_hot" if given.get("num_classes", -1) > 0:
                 column = Reference(own.addresses.unsqueeze(-1), own.dtype)
                 numbers = self._reference(torch.arange(given["num_classes"]))
                 return self._cast(self._elementwise("eq", torch.bool, column, numbers), dtype)
-            case "where" | "masked_fill":
-                parts = (
-                    [given["self"], given["other"]] if name == "where" else [given["value"], own]
-                )
-                condition = self._reference(given["condition" if name == "where" else "mask"])
-                operands = (self._reference(part, dtype) for part in parts)
-                return self._elementwise("where", dtype, condition, *operands)
+            case "where":
+                parts = [self._reference(part, dtype) for part in (own, given["other"])]
+                return self._elementwise(name, dtype, self._reference(given["condition"]), *parts)
+            case "masked_fill":
+                parts = [self._reference(part, dtype) for part in (given["value"], own)]
+                return self._elementwise("where", dtype, self._reference(given["mask"]), *parts)
             case "clamp" | "clamp_min" | "clamp_max":
                 return self._clamp(self._reference(own, dtype), dtype, given)
             case "isnan" | "isinf" | "isfinite":
@@ -502,24 +444,20 @@ class _Lowering:
                 return result
             case "rsub" if given.get("alpha", 1) == 1:
                 return self._binary("sub", dtype, given["other"], own)
-        arguments = {**given, "alpha": given.get("alpha", 1) != 1}
-        for option in ("alpha", "rounding_mode", "decimals", "exponent"):
-            if arguments.get(option):
-                value = "" if option == "alpha" else f"={given[option]!r}"
-                why = ", which torch may fuse" if option == "alpha" else ""
-                raise NotLoweredError(self.node, f"with {option}{value}{why}")
+        if given.get("alpha", 1) != 1:
+            raise self._refused("with alpha, which torch may fuse")
+        for option in ("rounding_mode", "decimals", "exponent"):
+            if given.get(option):
+                raise self._refused(f"with {option}={given[option]!r}")
         if name not in SPELLINGS or name == "cast":
-            raise NotLoweredError(self.node)
-        return (
-            self._binary(name, dtype, own, given["other"])
-            if "other" in given
-            else self._unary(name, own, dtype)
-        )
+            raise self._refused()
+        if "other" in given:
+            return self._binary(name, dtype, own, given["other"])
+        return self._unary(name, own, dtype)
 
     def _unary(self, name: str, own: Reference, dtype: torch.dtype) -> Reference:
-        if own.dtype is torch.bool and name in ("abs", "sign"):
-            return own
-        if name in _INTEGRAL and not own.dtype.is_floating_point:
+        is_integral = name in _INTEGRAL and not own.dtype.is_floating_point
+        if is_integral or (own.dtype is torch.bool and name in ("abs", "sign")):
             return own
         if name == "bitwise_not" and own.dtype is torch.bool:
             name = "logical_not"
@@ -539,11 +477,11 @@ class _Lowering:
         bounds = [(kind, bound) for kind, bound in bounds if bound is not None]
         for kind, bound in bounds:
             if isinstance(bound, Reference):
-                raise NotLoweredError(self.node, "with bounds that are not constant")
+                raise self._refused("with bounds that are not constant")
             if bool(torch.as_tensor(bound).isnan().any()):
-                raise NotLoweredError(self.node, "with NaN as a bound")
+                raise self._refused("with NaN as a bound")
             if isinstance(bound, Tensor) and len(bounds) == 1 and bool((bound == 0).any()):
-                raise NotLoweredError(self.node, "with a tensor of bounds that has a zero")
+                raise self._refused("with a tensor of bounds that has a zero")
             own = self._elementwise(kind, dtype, own, self._reference(bound, dtype))
         return own
 
@@ -553,10 +491,10 @@ class _Lowering:
             constants = [value for value in (first, second) if isinstance(value, Tensor)]
             # The sign of `maximum(0, -0)` depends on the place of the element.
             if not any(bool((value != 0).all()) for value in constants):
-                raise NotLoweredError(self.node, "whose sign of zero depends on the CPU")
-        elif name in _COMPARISONS:
+                raise self._refused("whose sign of zero depends on the CPU")
+        elif name in COMPARISONS:
             common = torch.result_type(*map(_example, (first, second)))
-        elif name in _LOGICAL:
+        elif name in LOGICAL:
             common = torch.bool
         elif dtype is torch.bool and name in ("add", "mul"):
             name = "bitwise_or" if name == "add" else "bitwise_and"

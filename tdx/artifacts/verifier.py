@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -60,41 +58,35 @@ def check_files(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def open_runtime(folder: Path, manifest: dict[str, Any]) -> Call:
-    """Return a function that calls a function of the artifact by its name.
-
-    Raises:
-        MissingRuntimeError: What runs it is not installed.
-    """
-    return _RUNTIMES[manifest["form"]](folder, manifest["functions"])
+    """Return a function that calls a function of the artifact by its name."""
+    try:
+        return _RUNTIMES[manifest["form"]](folder, manifest["functions"])
+    except ImportError as error:
+        raise MissingRuntimeError(f"{error.name} is not installed") from error
 
 
 def _open_numpy(folder: Path, functions: dict[str, Any]) -> Call:
-    spec = importlib.util.spec_from_file_location("tdx_artifact_chain", folder / "chain.py")
-    if spec is None or spec.loader is None:
-        raise MissingRuntimeError("chain.py cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = bytecode
+    path, module = folder / "chain.py", dict[str, Any]()
+    # Not imported: that would write bytecode into the artifact.
+    exec(compile(path.read_bytes(), str(path), "exec"), module)
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
         if name == INITIAL:
-            return [module.INITIAL[entry] for entry in _states(functions)]
+            return [module["INITIAL"][entry] for entry in _states(functions)]
         with np.errstate(all="ignore"):
-            results: Sequence[Array] = getattr(module, name)(*values)
+            results: Sequence[Array] = module[name](*values)
         return results
 
     return call
 
 
 def _open_onnx(folder: Path, functions: dict[str, Any]) -> Call:
-    runtime = _import("onnxruntime")
-    options = runtime.SessionOptions()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     sessions = {
-        name: runtime.InferenceSession(
+        name: onnxruntime.InferenceSession(
             str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
         )
         for name in functions
@@ -110,7 +102,8 @@ def _open_onnx(folder: Path, functions: dict[str, Any]) -> Call:
 
 
 def _open_pt2(folder: Path, functions: dict[str, Any]) -> Call:
-    torch = _import("torch")
+    import torch
+
     modules = {name: torch.export.load(folder / f"{name}.pt2").module() for name in functions}
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
@@ -176,21 +169,11 @@ def _states(functions: dict[str, Any]) -> dict[str, Any]:
     return {entry["name"]: entry for side in sides for entry in side if entry["state"]}
 
 
-def _import(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingRuntimeError(f"{package} is not installed") from error
-
-
 def compare(value: Array, wanted: Array, bound: float) -> str | None:
     """Return how a result differs from the reference by more than a bound; ``None``: it does not.
 
-    Args:
-        value: The result.
-        wanted: The reference.
-        bound: Largest difference relative to the largest magnitude of the reference; 0: the same
-            bits. An integer that is rounded from such a value may differ by 1.
+    The bound is relative to the largest magnitude of the reference; 0: the same bits. An integer
+    that is rounded from such a value may differ by 1.
     """
     value = np.asarray(value)
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
@@ -220,17 +203,40 @@ def _bits(value: Array) -> Array:
     return np.ascontiguousarray(value).view(f"u{value.dtype.itemsize}").reshape(value.shape)
 
 
-def run_vectors(
-    call: Call, manifest: dict[str, Any], vectors: dict[str, Array]
-) -> tuple[int, list[str]]:
-    """Run the functions on the reference vectors; return the number of calls, and differences."""
-    functions = manifest["functions"]
-    state = {
-        name.removeprefix("initial/"): value
-        for name, value in vectors.items()
-        if name.startswith("initial/")
-    }
-    positions = dict.fromkeys(functions, 0)
+def run_call(
+    call: Call, function: tuple[str, Any], inputs: dict[str, Array], state: dict[str, Array]
+) -> dict[str, Array]:
+    """Call a function of the manifest; return its results by name, and update the state."""
+    name, entries = function
+    given = {**inputs, **state}
+    results = call(name, [given[entry["name"]] for entry in entries["inputs"]])
+    if len(results) != len(entries["outputs"]):
+        raise ValueError(f"{name} returns {len(results)} values, not {len(entries['outputs'])}")
+    names = [entry["name"] for entry in entries["outputs"]]
+    named = dict(zip(names, map(np.asarray, results), strict=True))
+    state.update({entry: named[entry] for entry in state if entry in named})
+    return named
+
+
+def load_vectors(folder: Path) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the reference vectors, and the state before the first reset."""
+    with np.load(folder / VECTORS, allow_pickle=False) as file:
+        vectors = {name: file[name] for name in file.files}
+    named = [name.partition("/") for name in vectors]
+    return vectors, {name: vectors[f"initial/{name}"] for kind, _, name in named if kind == INITIAL}
+
+
+def verify(folder: Path) -> tuple[int, list[str]]:
+    """Verify an artifact; return the number of compared calls, and the problems.
+
+    Raises:
+        MissingRuntimeError: What runs it is not installed; its files are as they were written.
+    """
+    manifest, problems = check_files(folder)
+    if problems:
+        return 0, problems
+    vectors, state = load_vectors(folder)
+    call, functions = open_runtime(folder, manifest), manifest["functions"]
     problems = _check_shapes(functions, vectors)
     if manifest["form"] in ("numpy", "cpp") and state and not problems:
         for name, value in zip(_states(functions), call(INITIAL, ()), strict=True):
@@ -240,26 +246,17 @@ def run_vectors(
     order = [str(name) for name in vectors["calls"]]
     if set(order) != set(functions):
         problems.append("the reference vectors do not call every function")
+    positions = dict.fromkeys(functions, 0)
     for number, name in enumerate([] if problems else order):
-        at, entries = positions[name], functions[name]
+        at = positions[name]
         positions[name] += 1
-        values = [
-            state[entry["name"]]
-            if entry["state"]
-            else vectors[f"{name}/inputs/{entry['name']}"][at]
-            for entry in entries["inputs"]
-        ]
-        results = call(name, values)
-        if len(results) != len(entries["outputs"]):
-            problems.append(f"{name} returns {len(results)} values, not {len(entries['outputs'])}")
-            break
-        for entry, result in zip(entries["outputs"], results, strict=True):
-            wanted = vectors[f"{name}/outputs/{entry['name']}"][at]
-            difference = compare(result, wanted, manifest["bounds"][name][entry["name"]])
+        names = [entry["name"] for entry in functions[name]["inputs"] if not entry["state"]]
+        inputs = {entry: vectors[f"{name}/inputs/{entry}"][at] for entry in names}
+        for entry, result in run_call(call, (name, functions[name]), inputs, state).items():
+            wanted = vectors[f"{name}/outputs/{entry}"][at]
+            difference = compare(result, wanted, manifest["bounds"][name][entry])
             if difference is not None:
-                problems.append(f"{entry['name']} of {name} in call {number}: {difference}")
-            if entry["state"]:
-                state[entry["name"]] = np.asarray(result)
+                problems.append(f"{entry} of {name} in call {number}: {difference}")
         if problems:
             break
     return len(order), problems
@@ -276,20 +273,6 @@ def _check_shapes(functions: dict[str, Any], vectors: dict[str, Array]) -> list[
                 if (list(value.shape[1:]), str(value.dtype)) != (entry["shape"], entry["dtype"]):
                     problems.append(f"{key} has another shape or dtype than in {MANIFEST}")
     return problems
-
-
-def verify(folder: Path) -> tuple[int, list[str]]:
-    """Verify an artifact; return the number of compared calls, and the problems.
-
-    Raises:
-        MissingRuntimeError: What runs it is not installed; its files are as they were written.
-    """
-    manifest, problems = check_files(folder)
-    if problems:
-        return 0, problems
-    with np.load(folder / VECTORS, allow_pickle=False) as file:
-        vectors = {name: file[name] for name in file.files}
-    return run_vectors(open_runtime(folder, manifest), manifest, vectors)
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ import pytest
 from tdx.artifacts.artifact import output_bounds
 from tdx.artifacts.backends import load_backend
 from tdx.artifacts.functions import ChainFunctions, chain_functions
-from tdx.artifacts.vectors import same_bits
 from tdx.artifacts.verifier import compare
 from tdx.core.transforms import Transform
 from tdx.core.transforms.families import StoredDataTransform
@@ -70,7 +69,8 @@ def describe(reason: str) -> str:
 def returns_its_inputs(chain: ChainFunctions) -> bool:
     """Return True if each output is an input with the same key."""
     return not any(function.name == "act" for function in chain.functions) and all(
-        same_bits(call.outputs[entry.name], call.inputs[f"env_{entry.name}"])
+        compare(call.outputs[entry.name].numpy(), call.inputs[f"env_{entry.name}"].numpy(), 0.0)
+        is None
         if f"env_{entry.name}" in call.inputs
         else False
         for call in chain.calls
@@ -99,10 +99,10 @@ def test_a_transform_is_exported_to_the_forms_of_its_row(name: str) -> None:
     for form in ("numpy", "cpp"):
         try:
             operators = load_backend(form).check(chain)
+            assert load_backend(form).files(chain)
         except ChainError as error:
             reasons.append(error.message.replace(f"{form} cannot express ", ""))
             continue
-        assert load_backend(form).files(chain)
         forms.append(form)
     if "numpy" in forms:
         bounds = output_bounds(chain, operators)

@@ -15,6 +15,7 @@ from tdx import (
     ActionScaling,
     CatFrames,
     Compose,
+    DTypeCastTransform,
     GymEnv,
     ObservationNorm,
     RewardScaling,
@@ -154,6 +155,29 @@ def test_a_stage_that_counts_in_python_is_refused(tmp_path: Path) -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), count)
     with pytest.raises(ChainError, match="does not return the 'count' of the chain"):
         export_chain(env, "pt2", tmp_path / "chain")
+
+
+@exhaustive
+def test_a_stage_that_fails_is_named(tmp_path: Path) -> None:
+    is_bound = False
+
+    def require_small(td):  # type: ignore[no-untyped-def]
+        if is_bound:
+            raise ValueError("too large")
+        return td.set("small", td["observation"] * 0.5)
+
+    env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(StepCounter(), require_small))
+    env.output_spec  # noqa: B018 - binds the stages, which runs the function
+    is_bound = True
+    with pytest.raises(ChainError, match=r"stage 1 \(CallableTransform\): .* too large"):
+        export_chain(env, "pt2", tmp_path / "chain")
+
+
+@exhaustive
+def test_bfloat16_is_refused_because_numpy_lacks_it(tmp_path: Path) -> None:
+    cast = DTypeCastTransform(torch.float32, torch.bfloat16, in_keys=["observation"])
+    with pytest.raises(ChainError, match="observation is bfloat16"):
+        export_chain(TransformedEnv(GymEnv("Pendulum-v1"), cast), "pt2", tmp_path / "chain")
 
 
 def test_other_folders_are_not_replaced(tmp_path: Path) -> None:

@@ -62,9 +62,8 @@ def test_a_checkpoint_has_the_bits_of_its_processors(
             ("step", "observation.joints", joints, checkpoint.processors[0]),
             ("act", ACTION, policy, checkpoint.processors[1]),
         ):
-            function = chain.function(name)
+            function = next(part for part in chain.functions if part.name == name)
             expected = run(processor, {key: value}).samples[-1][STATE if name == "step" else ACTION]
-            assert function is not None
             (source,) = (entry for entry in function.inputs if not entry.is_state)
             (result,) = function.runner()({source.name: torch.from_numpy(value)}).values()
             np.testing.assert_array_equal(result.numpy(), np.asarray(expected))

@@ -158,6 +158,8 @@ def test_generated_code_names_stages_shapes_and_keys_and_has_only_what_it_calls(
         assert "0: ObservationNorm(loc=0.5000, scale=2.0000, keys=['observation'])" in text
         assert "1: ObservationNorm(loc=0.0000, scale=3.0000, keys=['action'])" in text
         assert "next.observation, float32 [3], from the env's step" in text
+        assert "next.joints, float32 [2], from the env's step, -2 … 2" in text
+        assert "action, float32 [2], action for the env, [-2, 0.5] … [1, 4]" in text
     assert code.count("def ") == 3
     assert "at_least" not in header
 
@@ -203,17 +205,16 @@ def driver(chains: list[ChainFunctions]) -> str:
             lines += [f'    Files {part.name}_files(folder + "/{chain.name}/{part.name}");']
         lines += ["    long allocated = 0;"]
         lines += ["    for (int env = 0; env < envs; ++env) { std::rewind(calls.in);"]
-        lines += ["    State state;"] if chain.initial else []
+        lines += ["    State state;"]
         lines += ["    for (int call; (call = std::fgetc(calls.in)) != EOF;) {"]
         for number, part in enumerate(chain.functions):
             kind = part.name.capitalize()
-            has_state = any(entry.is_state for entry in (*part.inputs, *part.outputs))
             lines += [f"        if (call == {number}) {{ {kind}Input input; {kind}Output output;"]
             for entry in part.inputs:
                 if not entry.is_state:
                     lines += [f"{part.name}_files.get(input.{entry.name});"]
             lines += ["const long count = allocations;"]
-            lines += [f"{part.name}({'state, ' * has_state}input, output);"]
+            lines += [f"{part.name}(state, input, output);"]
             lines += ["allocated += allocations - count;"]
             for entry in part.outputs:
                 own = f"{'state' if entry.is_state else 'output'}.{entry.name}"

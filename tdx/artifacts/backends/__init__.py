@@ -37,8 +37,7 @@ def load_backend(name: str) -> Backend:
     for package in backend.packages:
         if find_spec(package) is None:
             raise MissingPackageError(
-                f"{name} needs {package}, which is not installed",
-                hint=None if backend.extra is None else install_extra(backend.extra),
+                f"{name} needs {package}, which is not installed", hint=install_extra(name)
             )
     return backend
 

@@ -6,6 +6,7 @@ A backend is one module in this folder with one object: ``backend = NAMEBackend(
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from tdx.artifacts.functions import stage_of
@@ -42,22 +43,26 @@ class Backend(ABC):
     """Name in ``--to``."""
 
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that have to be importable for an export."""
+    """Modules that have to be importable for an export; the extra ``name`` of tdx installs them."""
 
-    extra: ClassVar[str | None] = None
-    """Extra of tdx that installs them."""
+    bounds: ClassVar[Mapping[str, float]] = {}
+    """Largest difference by operator, such as ``add``, relative to the largest magnitude in a
+    tensor; 0: the bits are those of torch."""
 
-    @abstractmethod
-    def bound(self, operator: str) -> float | None:
-        """Return the largest relative difference of an operator, such as ``aten.add.Tensor``.
-
-        0: the bits are those of torch. ``None``: the operator cannot be lowered. The difference is
-        relative to the largest magnitude in a tensor.
-        """
+    others: ClassVar[float | None] = 0.0
+    """Bound of all other operators; ``None``: they cannot be lowered."""
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """Return the files of a chain by name."""
+        """Return the files of a chain by name.
+
+        Raises:
+            ChainError: An operator cannot be expressed with its arguments; the error names both.
+        """
+
+    def bound(self, operator: str) -> float | None:
+        """Return the bound of an operator, such as ``aten.add.Tensor``."""
+        return self.bounds.get(short_name(operator), self.others)
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """Return the bound of each operator of a chain.
@@ -67,23 +72,15 @@ class Backend(ABC):
         """
         bounds: dict[str, float] = {}
         for function in chain.functions:
-            for node in function.program.graph.nodes:
-                if node.op != "call_function":
-                    continue
-                operator = str(node.target)
-                bound = self.bound(operator)
+            for node in function.calls:
+                bound = self.bound(str(node.target))
                 if bound is None:
                     raise self.not_lowered(node)
-                bounds[operator] = bound
+                bounds[str(node.target)] = bound
         return dict(sorted(bounds.items()))
 
     def not_lowered(self, node: Node, reason: str = "") -> ChainError:
-        """Return the error for an operator that cannot be lowered.
-
-        Args:
-            node: Its node.
-            reason: Why, if it depends on its arguments: ``with antialias=True``.
-        """
+        """Return the error for an operator, with a reason such as ``with antialias=True``."""
         stage = stage_of(node)
         where = Where() if stage is None else Where(stage=stage[0], transform=stage[1])
         return ChainError(

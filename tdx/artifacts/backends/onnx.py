@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import math
-import warnings
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import constants
+from tdx.artifacts.backends.interface import Backend
+from tdx.artifacts.functions import silenced
+from tdx.artifacts.lowering import BITWISE, COMPARISONS, COPIES, LOGICAL
 from tdx.foundation.errors import ChainError, get_first_line
 
 if TYPE_CHECKING:
@@ -25,18 +22,13 @@ if TYPE_CHECKING:
 
 OPSET = 18
 _SAME = (
-    *("_assert_tensor_metadata", "_to_copy", "_unsafe_view", "abs", "alias", "all", "any"),
-    *("arange", "argmax", "argmin", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor"),
-    *("__and__", "__or__", "__xor__", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone"),
-    *("constant_pad_nd", "contiguous", "copy", "detach", "div", "empty", "eq", "expand", "fill"),
-    *("flatten", "flip", "floor", "full", "full_like", "gather", "ge", "getitem", "gt", "index"),
-    *("index_select", "isfinite", "isinf", "isnan", "le", "lift_fresh_copy", "logical_and"),
-    *("logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "max_pool2d", "mul", "ne"),
-    *("max_pool2d_with_indices", "neg", "new_full", "new_ones", "new_zeros", "one_hot", "ones"),
-    *("ones_like", "pad", "permute", "reciprocal", "repeat", "reshape", "roll", "round", "rsqrt"),
-    *("scalar_tensor", "scatter", "select", "select_scatter", "sign", "slice", "slice_scatter"),
-    *("split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind"),
-    *("unsqueeze", "upsample_nearest2d", "view", "zeros", "zeros_like"),
+    *(*COPIES, *COMPARISONS, *LOGICAL, *BITWISE),
+    *("_assert_tensor_metadata", "abs", "all", "any", "arange", "argmax", "argmin", "bitwise_not"),
+    *("__and__", "__or__", "__xor__", "ceil", "clamp", "clamp_max", "clamp_min", "div", "empty"),
+    *("fill", "floor", "full", "full_like", "getitem", "isfinite", "isinf", "isnan"),
+    *("logical_not", "masked_fill", "max_pool2d", "max_pool2d_with_indices", "mul", "neg"),
+    *("new_full", "new_ones", "new_zeros", "one_hot", "ones", "ones_like", "reciprocal", "round"),
+    *("rsqrt", "scalar_tensor", "scatter", "sign", "upsample_nearest2d", "zeros", "zeros_like"),
 )
 _SIGN_OF_ZERO = 2.0**-126
 _MEASURED = {
@@ -44,8 +36,8 @@ _MEASURED = {
     **dict.fromkeys(("add", "sub", "rsub", "where", "maximum", "minimum", "trunc"), _SIGN_OF_ZERO),
     **dict.fromkeys(("cos", "sin", "sqrt", "exp", "log", "softplus"), 2.0**-22),
     **dict.fromkeys(("pow", "tanh", "sigmoid", "sum", "mean", "var", "cumsum"), 2.0**-21),
-    **dict.fromkeys(("avg_pool2d", "mm"), 2.0**-21),
-    **dict.fromkeys(("prod", "linear", "addmm", "convolution"), 2.0**-20),
+    **dict.fromkeys(("avg_pool2d", "mm", "matmul"), 2.0**-21),
+    **dict.fromkeys(("prod", "linear", "addmm", "convolution", "conv2d"), 2.0**-20),
     **dict.fromkeys(("_upsample_bilinear2d_aa", "upsample_bilinear2d"), 2.0**-20),
     "_upsample_bicubic2d_aa": 2.0**-19,
     "upsample_bicubic2d": 2.0**-18,
@@ -65,17 +57,14 @@ class OnnxBackend(Backend):
 
     name = "onnx"
     packages = ("onnx", "onnxscript", "onnxruntime")
-    extra = "onnx"
-
-    def bound(self, operator: str) -> float | None:
-        """See :class:`Backend`; an operator that was not measured is refused."""
-        return _MEASURED.get(short_name(operator))
+    bounds = _MEASURED
+    others = None  # an operator that was not measured is refused
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
         """See :class:`Backend`."""
         bounds = super().check(chain)
         for function in chain.functions:
-            held = dict(constants(function.program))
+            held = function.constants
             infinite = set[Node]()  # what may be infinite, as an input may be
             for node in function.program.graph.nodes:
                 inputs = node.all_input_nodes
@@ -87,20 +76,14 @@ class OnnxBackend(Backend):
                 if node in infinite and "bicubic" in str(node.target):
                     raise self.not_lowered(node, "of floats, which may be infinite")
                 numbers = [number for number in node.args if isinstance(number, float)]
-                is_rounded = any(
-                    number - _rounded(number) for number in filter(math.isfinite, numbers)
-                )
+                is_rounded = any(x - _rounded(x) for x in numbers if math.isfinite(x))
                 is_double = torch.float64 in map(_dtype, inputs)
                 if is_double and is_rounded and node.target not in _REWRITES:
                     raise self.not_lowered(node, f"of float64 with {numbers}, rounded to float32")
         return bounds
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
-        """See :class:`Backend`.
-
-        Raises:
-            ChainError: torch's exporter cannot express an operator.
-        """
+        """See :class:`Backend`."""
         return {f"{part.name}.onnx": _export(chain, part) for part in chain.functions}
 
 
@@ -113,25 +96,19 @@ def _dtype(node: Node) -> torch.dtype:
 def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
     import onnx
 
-    log = logging.getLogger("torch.onnx")
-    level = log.level
+    taken = {entry.name for entry in function.inputs}
     try:
-        # The exporter prints its progress.
-        log.setLevel(logging.ERROR)
-        with (
-            redirect_stdout(io.StringIO()),
-            redirect_stderr(io.StringIO()),
-            warnings.catch_warnings(),
-            torch.no_grad(),
-        ):
-            warnings.simplefilter("ignore")
-            rewritten = function.program.run_decompositions(_REWRITES)
+        with silenced("torch.onnx"):  # it prints its progress
             program = torch.onnx.export(
-                rewritten,
+                function.program.run_decompositions(_REWRITES),
                 dynamo=True,
                 opset_version=OPSET,
                 input_names=[entry.name for entry in function.inputs],
-                output_names=_output_names(function),
+                # A name of ONNX has one value, and a state is an input as well.
+                output_names=[
+                    f"{entry.name}_out" if entry.is_state or entry.name in taken else entry.name
+                    for entry in function.outputs
+                ],
                 optimize=False,
                 verbose=False,
             )
@@ -140,8 +117,6 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
             f"torch.onnx cannot express {function.name}: {get_first_line(error)}",
             hint="export to pt2, or the part before it: --split",
         ) from error
-    finally:
-        log.setLevel(level)
     assert program is not None
     model = program.model_proto
     del model.metadata_props[:]
@@ -224,19 +199,6 @@ _REWRITES: dict[Any, Any] = {
     _aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
 }
 """Operators that onnxruntime computes otherwise, or torch's exporter writes otherwise."""
-
-
-def _output_names(function: ExportedFunction) -> list[str]:
-    """Return the names of the outputs: those of a state end with ``_out``.
-
-    A name of ONNX has one value, and a state is an input as well.
-    """
-    taken = {entry.name for entry in function.inputs}
-    names = []
-    for entry in function.outputs:
-        name = f"{entry.name}_out" if entry.name in taken or entry.is_state else entry.name
-        names.append(name)
-    return names
 
 
 def _metadata(chain: ChainFunctions, function: ExportedFunction) -> dict[str, str]:

@@ -10,7 +10,7 @@ import torch
 from tdx.artifacts.backends.interface import Backend
 
 if TYPE_CHECKING:
-    from tdx.artifacts.functions import ChainFunctions
+    from tdx.artifacts.functions import ChainFunctions, ExportedFunction
 
 
 class Pt2Backend(Backend):
@@ -18,18 +18,15 @@ class Pt2Backend(Backend):
 
     name = "pt2"
 
-    def bound(self, operator: str) -> float:
-        """See :class:`Backend`; torch runs the very operators."""
-        return 0.0
-
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`."""
-        files = {}
-        for function in chain.functions:
-            buffer = io.BytesIO()
-            torch.export.save(function.program, buffer)
-            files[f"{function.name}.pt2"] = buffer.getvalue()
-        return files
+        return {f"{function.name}.pt2": _saved(function) for function in chain.functions}
+
+
+def _saved(function: ExportedFunction) -> bytes:
+    buffer = io.BytesIO()
+    torch.export.save(function.program, buffer)
+    return buffer.getvalue()
 
 
 backend = Pt2Backend()
