@@ -292,6 +292,16 @@ Shrink = Annotated[
         "the check again.",
     ),
 ]
+Page = Annotated[
+    str | None,
+    typer.Option(
+        *("-o", "--out", "--html"),
+        metavar="FILE",
+        help="Also write a self-contained HTML page. Beside it, a folder has the smallest case of "
+        "the first difference, as of --shrink.",
+    ),
+]
+ForcePage = Annotated[bool, typer.Option("--force", help="Replace an existing page.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -370,17 +370,20 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
 
 
 def write_counterexample(
-    counterexample: Counterexample, path: str | Path, command: Sequence[str]
+    counterexample: Counterexample,
+    path: str | Path,
+    command: Sequence[str],
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Write a contract, the expected and obtained values, and a script that runs the check.
 
     Args:
         counterexample: What :func:`shrink_contract` returned.
-        path: Folder to create.
+        path: Folder to create, or to replace.
         command: Arguments of the command that checks the target, without the contract.
+        files: Text of further files by name.
 
     Raises:
-        ArgumentError: The path exists.
         StorageError: The folder cannot be written.
     """
     target = Path(path)
@@ -410,7 +413,8 @@ def write_counterexample(
     ):
         save_contract(counterexample.contract, folder / "contract")
         (folder / "values.safetensors").write_bytes(tensors_to_bytes(counterexample.values()))
-        (folder / "reproduce.py").write_text(script, encoding="utf-8")
+        for name, content in {**(files or {}), "reproduce.py": script}.items():
+            (folder / name).write_text(content, encoding="utf-8")
 
 
 def _values_of(report: ContractReport, first: Difference) -> dict[str, Tensor]:
