@@ -282,6 +282,7 @@ def run_inputs(
         opened.enter_context(torch.no_grad())
         try:
             random.seed(seed)
+            np.random.seed(seed % 2**32)
             torch.manual_seed(seed)
             opened.enter_context(stack.seeded(seed))
             if not learning:
