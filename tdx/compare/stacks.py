@@ -752,6 +752,13 @@ class _Comparison:
             (self.follows if causes else self.causes).append(difference)
             return
         own_place = self.causes.index(own)
+        if difference.kind == "inner calls" and own.kind == "value" and own.explanation is None:
+            # Other calls explain the values that they return.
+            self.causes[own_place] = replace(
+                difference, key=own.key, size=own.size, examples=own.examples
+            )
+            self.follows.append(own)
+            return
         found = difference.explanation
         is_explained = own.explanation is None and found is not None
         if own.explanation is not None and found is not None and not own.explanation.values:
