@@ -26,22 +26,10 @@ def golden_sides(
     tolerance: Tolerance,
     keys: Sequence[str],
 ) -> Sides | None:
-    """Return the golden values of a key after two stages.
+    """Return the golden values of a key after two stages, which write ``keys``.
 
     If both have received the same, those of the reference are as recorded. Otherwise they are what
-    its stage would have made of what the target's stage received.
-
-    Args:
-        contracts: The contract and the target.
-        lane: Direction.
-        key: Name of the key.
-        stages: The stage of the contract, and that of the target.
-        tolerance: Largest difference that counts as equal.
-        keys: All keys that the stage writes.
-
-    Returns:
-        The values; ``None`` if there are none, or what the stage of the reference would have made
-        is not known.
+    its stage would have made of what the target's stage received; ``None`` if that is not known.
     """
     inside = -1 if lane == "forward" else 1
 
@@ -117,12 +105,7 @@ def extra_sides(
 ) -> Sides | None:
     """Return what a stage received, and what it made of it.
 
-    Args:
-        contract: The contract, or the target.
-        lane: Direction.
-        key: Name of the key.
-        stage: The stage.
-        is_made: True if the reference is what it made, not what it received.
+    ``is_made``: the reference is what it made, not what it received.
     """
     inside = -1 if lane == "forward" else 1
     received, _ = contract.value_at(lane, stage.index + inside, key)
@@ -149,12 +132,7 @@ def predict_each_other(
 ) -> bool | None:
     """Return whether each of two stages does to what the other received what the other did.
 
-    Args:
-        contracts: The contract or target of each stage.
-        stages: The stages.
-
-    Returns:
-        ``None`` if what they do is not known.
+    ``None``: what they do is not known.
     """
     checked = False
     for name in stages[0].writes:

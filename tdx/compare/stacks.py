@@ -71,16 +71,9 @@ def compare_contracts(
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
-    Args:
-        a: The contract.
-        b: The target.
-        names: Names of both.
-        replayed: What each stage of the target did with its recorded inputs. ``None``: compare
-            what the stages of both made of the results of the env inside.
-        evaluation: The target is used for evaluation: its statistics must not change.
-        in_rows: Stages that each sub-env of the target has.
-        tags: What tells stages apart; see :func:`choices_of_pairs`.
-        explainer: What explains the values; shared by comparisons of the same two.
+    Without ``replayed``, what the stages of both made of the results of the env inside is compared.
+    ``in_rows`` are the stages that each sub-env of the target has, and ``tags`` tell stages apart;
+    see :func:`choices_of_pairs`. Comparisons of the same two share an explainer.
     """
     comparison = _Comparison(
         *(a, b, replayed),

@@ -60,16 +60,10 @@ class Counterexample:
 def shrink_contract(
     env: object, contract: Contract, report: ContractReport, *, evaluation: bool = False
 ) -> Counterexample:
-    """Return the fewest stages, steps and sub-envs that show the first difference.
+    """Return the fewest stages, steps and sub-envs that show the first difference of a report.
 
     A stage of tdx is built alone, and gets its recorded inputs. A stage of another library needs
     the stages inside it, so that the whole target runs.
-
-    Args:
-        env: The env that was compared.
-        contract: The contract.
-        report: What :func:`check_contract` found.
-        evaluation: As for :func:`check_contract`.
 
     Raises:
         ArgumentError: ``env`` is neither an env nor a stack, or its env cannot be replaced.
@@ -171,11 +165,7 @@ class _RecordedEnv(EnvBase):
 
 
 def build_stage_alone(stack: Stack, index: int) -> TransformedEnv:
-    """Return one stage of a stack of tdx around an env with the specs before the stage.
-
-    Args:
-        stack: The stack; its stages are copied.
-        index: Index of the stage.
+    """Return a copy of one stage of a stack of tdx around an env with the specs before the stage.
 
     Raises:
         ArgumentError: The stack is of another library, or has no such stage.
@@ -377,11 +367,8 @@ def write_counterexample(
 ) -> None:
     """Write a contract, the expected and obtained values, and a script that runs the check.
 
-    Args:
-        counterexample: What :func:`shrink_contract` returned.
-        path: Folder to create, or to replace.
-        command: Arguments of the command that checks the target, without the contract.
-        files: Text of further files by name.
+    ``command`` are the arguments of the command that checks the target, without the contract, and
+    ``files`` the texts of further files by name. An existing folder is replaced.
 
     Raises:
         StorageError: The folder cannot be written.

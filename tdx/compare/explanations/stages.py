@@ -23,13 +23,8 @@ from tdx.compare.explanations.vectors import (
 def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None:
     """Return what the stage of the reference would make of what the target's stage received.
 
-    Args:
-        sides: Values of both sides; ``sides.received`` is what the stage of the reference received.
-        received: What the stage of the target received, with as many dims.
-
-    Returns:
-        The values, and the error that is allowed in each; ``None`` if what the stage does is not
-        known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
+    With it comes the error that is allowed in each value. ``None``: what the stage does is not
+    known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
     """
     sides, received = sides.in_float64(), received.double()
     own = sides.received

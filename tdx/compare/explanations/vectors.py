@@ -128,13 +128,9 @@ class FeatureMap:
 def fit_map(
     one: Tensor, other: Tensor, tolerance: Tolerance = EXACT, *, joint: bool = False
 ) -> FeatureMap | None:
-    """Return the map from one side to the other, if there is one for each feature.
+    """Return the map from one side to the other ``[T, R, ...]``, if there is one for each feature.
 
-    Args:
-        one: Values, ``[T, R, ...]``.
-        other: Values of the same shape.
-        tolerance: Largest difference.
-        joint: One factor and one offset for all features.
+    ``joint``: one factor and one offset for all features.
     """
     if one.shape != other.shape or one.ndim < 2:
         return None
