@@ -259,17 +259,16 @@ def explain_differences(
     from tdx.foundation.errors import TdxError
     from tdx.foundation.text import count_text
 
-    try:
-        with ExitStack() as opened:
+    with ExitStack() as opened:
+        try:
             one, other = (opened.enter_context(closing(open_side())) for open_side in stacks)
-            frozen = freeze(one, seed=seed, compare=get_args(Part))
-            contract = replace(frozen, noun=noun)
+            contract = replace(freeze(one, seed=seed, compare=get_args(Part)), noun=noun)
             found = check_contract(other, contract, report.b, reference=report.a)
-            if on_difference is not None:
-                on_difference(other, contract, found)
-    except TdxError as error:
-        note = f"the differences are not explained: {error.message}"
-        return replace(report, notes=(*report.notes, note))
+        except TdxError as error:
+            note = f"the differences are not explained: {error.message}"
+            return replace(report, notes=(*report.notes, note))
+        if on_difference is not None:
+            on_difference(other, contract, found)
     steps = count_text(found.steps, "reference step")
     note = f"{'explained by' if found.causes else 'no stage differs in'} {steps}: {found.coverage}"
     return replace(

@@ -301,7 +301,9 @@ Page = Annotated[
         "the first difference, as of --shrink.",
     ),
 ]
-ForcePage = Annotated[bool, typer.Option("--force", help="Replace an existing page.")]
+ForcePage = Annotated[
+    bool, typer.Option("--force", help="Replace an existing page and its folder.")
+]
 
 
 @dataclass(frozen=True, slots=True)

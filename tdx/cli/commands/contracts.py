@@ -159,7 +159,7 @@ def check(
 
     tdx contract check pendulum.yaml --against pendulum --format json
 
-    tdx contract check pendulum.yaml --against pendulum -o report.html
+    tdx contract check pendulum.yaml --against pendulum -o check.html
     """
     from tdx.cli.commands.check import CheckOptions, check_against_reference
     from tdx.cli.contract_runs import ReportFiles

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -420,14 +421,12 @@ def diff(
     from tdx.cli.views.comparisons import diff_view
     from tdx.foundation.files import is_contract
     from tdx.inspection.diff import compare_pipelines
-    from tdx.rollouts.datasets import is_dump
     from tdx.stacks.building import build_stack
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
     files = ReportFiles(html, shrink, force)
-    has_dump = any(is_dump(path) for path in (a, b))
-    by_stage = (html is not None or shrink is not None) and not has_dump
-    if (checkpoints := _checkpoints(a, b)) is not None and not by_stage:
+    has_files = html is not None or shrink is not None
+    if (checkpoints := _checkpoints(a, b)) is not None and not has_files:
         from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
         from tdx.rollouts.samples import read_samples
@@ -468,7 +467,9 @@ def diff(
         )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
-    if by_stage or any(is_code(target) or is_contract(target) for target in (a, b)):
+    has_dump = checkpoints is None and any(Path(path).is_dir() for path in (a, b))
+    by_stage = any(is_code(target) or is_contract(target) for target in (a, b))
+    if by_stage or (has_files and not has_dump):
         if steps is not None:
             raise ArgumentError(
                 "--steps does not apply to stacks and contracts",
@@ -499,8 +500,8 @@ def diff(
                 recorded_steps = min(dump.manifest.steps for dump in dumps)
                 steps = min(recorded_steps, COMPARED_STEPS) if steps is None else steps
             noun = "reference"
-            if is_dump(a):
-                noun = "first dump" if is_dump(b) else "dump"
+            if Path(a).is_dir():
+                noun = "first dump" if Path(b).is_dir() else "dump"
             report, smallest = compare_with_dump(
                 *(sides, steps, seed or 0, noun, recorded_steps), files, allow_code=allow_code
             )

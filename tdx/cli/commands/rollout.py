@@ -359,7 +359,7 @@ def replay(
 
     tdx replay runs/raw -t RewardSum --out runs/summed
 
-    tdx replay runs/raw -t "RewardClipping(-1, 1)" --compare --html report.html
+    tdx replay runs/raw -t "RewardClipping(-1, 1)" --compare --html replay.html
     """
     import tempfile
 
