@@ -60,8 +60,7 @@ def golden_sides(
         numbers, own = (_numbers(side, is_whole=is_whole)[:, :rows] for side in (one, other))
         return numbers, own, is_same
 
-    lengths = [segment.steps + (lane == "forward") for segment in contracts[0].inputs]
-    starts = tuple(accumulate(lengths[:-1], initial=0)) if sum(lengths) == records else (0,)
+    starts = _episode_starts(contracts[0], lane, records)
     others: dict[str, tuple[Tensor, Tensor]] = {}
     for name in keys:
         inputs, (made, _) = received(name), values_at(name, 0)
@@ -96,6 +95,12 @@ def golden_sides(
     return replace(sides, reference=reference, received=given[1], tolerance=tolerance)
 
 
+def _episode_starts(contract: Contract, lane: Lane, records: int) -> tuple[int, ...]:
+    lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
+    # A reward has no record of the resets.
+    return tuple(accumulate(lengths[:-1], initial=0)) if sum(lengths) == records else (0,)
+
+
 def _numbers(values: Values, *, is_whole: bool) -> Tensor:
     return values.whole if is_whole and values.whole is not None else values.numbers
 
@@ -112,9 +117,7 @@ def extra_sides(
     made, _ = contract.value_at(lane, stage.index, key)
     if received is None or made is None or len(received.numbers) != len(made.numbers):
         return None
-    lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
-    is_known = sum(lengths) == len(made.numbers)
-    starts = tuple(accumulate(lengths[:-1], initial=0)) if is_known else (0,)
+    starts = _episode_starts(contract, lane, len(made.numbers))
     is_whole = received.whole is not None and made.whole is not None
     one, other = (_numbers(side, is_whole=is_whole) for side in (received, made))
     return Sides(other if is_made else one, other, one, starts, stage.tolerance)

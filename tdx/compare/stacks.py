@@ -286,7 +286,7 @@ class _Comparison:
                     )
             elif pair.is_passive and (stage := a or b) is not None and not self.evaluation:
                 text = f"only the {noun if b is None else 'target'} has {stage.place}"
-                if _limits_steps(stage):
+                if stage.role == "limit" or stage.arguments.get("max_steps") is not None:
                     yield note(f"{text}, which limits the steps of an episode", stage)
                 elif _changes_rewards(stage):
                     yield note(text, stage)
@@ -1019,10 +1019,6 @@ def _changes_rewards(stage: StageRecord) -> bool:
     return stage.role in REWARD_ROLES or any(
         name.rpartition(" ")[2].rpartition(".")[2] == "reward" for name in stage.writes
     )
-
-
-def _limits_steps(stage: StageRecord) -> bool:
-    return stage.role == "limit" or stage.arguments.get("max_steps") is not None
 
 
 def _argument_change(name: str, one: object, other: object, noun: str) -> tuple[str, str]:
