@@ -19,8 +19,12 @@ COMPARED_STEPS = 1_000
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
+    from tdx.cli.contract_runs import ReportFiles
+    from tdx.cli.views import Block
+    from tdx.contracts import Contract, ContractReport
     from tdx.inspection.diff import SideLeaves
     from tdx.pipeline import Pipeline
+    from tdx.stacks import Stack
 
 
 class DumpSide:
@@ -111,22 +115,30 @@ def compare_with_dump(
     seed: int,
     noun: str,
     recorded_steps: int | None,
+    files: ReportFiles,
     *,
     allow_code: bool,
-) -> DiffReport:
+) -> tuple[DiffReport, list[Block]]:
     """Compare two sides, at least one of them a dump, and explain what differs.
 
     ``recorded_steps`` is the number of steps that both sides have; ``None``: one of them is run.
+    Returns the report, and what its page says about the smallest case, which is written.
     """
     from tdx.cli.contract_runs import explain_differences
     from tdx.stacks.building import build_stack
+
+    smallest: list[Block] = []
+
+    def write_smallest(target: Stack, contract: Contract, found: ContractReport) -> None:
+        command = ["contract", "check", *(["--allow-code"] if allow_code else [])]
+        smallest.extend(files.write_smallest(target, contract, found, command, sides[1].pipeline))
 
     report = compare_pipelines(*sides, steps=steps or None, seed=seed, explain_values=True)
     # Chains that are equal do not explain recorded values that differ.
     if steps != 0 and not replace(report, values=()).same:
         stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
-        report = explain_differences(report, stacks, seed, noun)
+        report = explain_differences(report, stacks, seed, noun, write_smallest)
     if recorded_steps is not None and report.steps != recorded_steps:
         note = f"only {report.steps or 0:,} of {recorded_steps:,} steps are compared"
         report = replace(report, notes=(*report.notes, note))
-    return report
+    return report, smallest

@@ -287,6 +287,18 @@ Shrink = Annotated[
         "the check again.",
     ),
 ]
+Page = Annotated[
+    str | None,
+    typer.Option(
+        *("-o", "--out", "--html"),
+        metavar="FILE",
+        help="Also write a self-contained HTML page. Beside it, a folder has the smallest case of "
+        "the first difference, as of --shrink.",
+    ),
+]
+ForcePage = Annotated[
+    bool, typer.Option("--force", help="Replace an existing page and its folder.")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,16 +29,11 @@ class Match:
 def match_stages(
     a: Sequence[Hashable], b: Sequence[Hashable], match_section: MatchSection
 ) -> list[Match]:
-    """Align two chains by the identities of their stages.
+    """Align two chains by the identities of their stages, such as their roles.
 
-    Args:
-        a: Identities of the stages of the first side, such as their roles.
-        b: Those of the second side.
-        match_section: Pairs the stages of two sections without equal identities, in order.
-
-    Returns:
-        All stages in the order of the second side. A missing stage is where the first side has it;
-        one that is on both sides at different positions has moved.
+    ``match_section`` pairs the stages of two sections without equal identities, in order. The
+    result is in the order of the second side. A missing stage is where the first side has it; one
+    that is on both sides at different positions has moved.
 
     Example:
         >>> [(match.status, match.a, match.b) for match in match_stages("xyz", "zx", zip)]

@@ -105,11 +105,6 @@ def changed_arguments(
 ) -> Iterator[tuple[str, object, object]]:
     """Yield the arguments that differ: name and both values, ``MISSING`` for one that is not there.
 
-    Args:
-        a: Arguments of the first side.
-        b: Arguments of the second side.
-        rtol: As for :func:`is_same_argument`.
-
     Example:
         >>> list(changed_arguments({"clip": 10, "n": 2}, {"clip": 10.0, "n": 3}, rtol=0.0))
         [('n', 2, 3)]
@@ -123,13 +118,8 @@ def changed_arguments(
 def is_same_argument(a: object, b: object, *, rtol: float | None = None) -> bool:
     """Return True if two arguments are equal; NaN equals NaN.
 
-    An array that was recorded without a fingerprint is equal to every array.
-
-    Args:
-        a: An argument as plain data.
-        b: Another one.
-        rtol: Largest relative difference of floating-point numbers, which may then equal integers.
-            ``None``: numbers are equal only if their types are.
+    An array that was recorded without a fingerprint is equal to every array. With ``rtol``,
+    floats may differ by that much and may equal integers; without it, types must be equal.
 
     Example:
         >>> is_same_argument([1, 2.0], [1, 2]), is_same_argument([1, 2.0], [1, 2], rtol=1e-6)

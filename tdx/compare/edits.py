@@ -210,11 +210,6 @@ class Explanation(Result):
 
 
 def renamed(old: str, new: str) -> Explanation:
-    """Return the explanation of a key that has the values of another one.
-
-    Args:
-        old: Name of the key in the reference.
-        new: Name in the target.
-    """
+    """Return the explanation of a key that has the values of another one."""
     text, parameters = f"{old} is called {new}", {"from": old, "to": new}
     return Explanation((Edit("renamed key", text, parameters, f"call it {old}"),))

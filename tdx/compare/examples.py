@@ -24,11 +24,7 @@ def example_rows(
 ) -> tuple[ExampleRow, ...]:
     """Return the rows that differ most, the worst first, with the number that differs most.
 
-    Args:
-        a: Values of the contract.
-        b: Values of the target.
-        tolerance: Largest difference; rows that agree are left out.
-        places: Where each record and row was recorded.
+    ``places`` is where each record and row was recorded.
 
     Example:
         >>> import torch

@@ -26,22 +26,10 @@ def golden_sides(
     tolerance: Tolerance,
     keys: Sequence[str],
 ) -> Sides | None:
-    """Return the golden values of a key after two stages.
+    """Return the golden values of a key after two stages, which write ``keys``.
 
     If both have received the same, those of the reference are as recorded. Otherwise they are what
-    its stage would have made of what the target's stage received.
-
-    Args:
-        contracts: The contract and the target.
-        lane: Direction.
-        key: Name of the key.
-        stages: The stage of the contract, and that of the target.
-        tolerance: Largest difference that counts as equal.
-        keys: All keys that the stage writes.
-
-    Returns:
-        The values; ``None`` if there are none, or what the stage of the reference would have made
-        is not known.
+    its stage would have made of what the target's stage received; ``None`` if that is not known.
     """
     inside = -1 if lane == "forward" else 1
 
@@ -72,8 +60,7 @@ def golden_sides(
         numbers, own = (_numbers(side, is_whole=is_whole)[:, :rows] for side in (one, other))
         return numbers, own, is_same
 
-    lengths = [segment.steps + (lane == "forward") for segment in contracts[0].inputs]
-    starts = tuple(accumulate(lengths[:-1], initial=0)) if sum(lengths) == records else (0,)
+    starts = _episode_starts(contracts[0], lane, records)
     others: dict[str, tuple[Tensor, Tensor]] = {}
     for name in keys:
         inputs, (made, _) = received(name), values_at(name, 0)
@@ -108,6 +95,12 @@ def golden_sides(
     return replace(sides, reference=reference, received=given[1], tolerance=tolerance)
 
 
+def _episode_starts(contract: Contract, lane: Lane, records: int) -> tuple[int, ...]:
+    lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
+    # A reward has no record of the resets.
+    return tuple(accumulate(lengths[:-1], initial=0)) if sum(lengths) == records else (0,)
+
+
 def _numbers(values: Values, *, is_whole: bool) -> Tensor:
     return values.whole if is_whole and values.whole is not None else values.numbers
 
@@ -117,21 +110,14 @@ def extra_sides(
 ) -> Sides | None:
     """Return what a stage received, and what it made of it.
 
-    Args:
-        contract: The contract, or the target.
-        lane: Direction.
-        key: Name of the key.
-        stage: The stage.
-        is_made: True if the reference is what it made, not what it received.
+    ``is_made``: the reference is what it made, not what it received.
     """
     inside = -1 if lane == "forward" else 1
     received, _ = contract.value_at(lane, stage.index + inside, key)
     made, _ = contract.value_at(lane, stage.index, key)
     if received is None or made is None or len(received.numbers) != len(made.numbers):
         return None
-    lengths = [segment.steps + (lane == "forward") for segment in contract.inputs]
-    is_known = sum(lengths) == len(made.numbers)
-    starts = tuple(accumulate(lengths[:-1], initial=0)) if is_known else (0,)
+    starts = _episode_starts(contract, lane, len(made.numbers))
     is_whole = received.whole is not None and made.whole is not None
     one, other = (_numbers(side, is_whole=is_whole) for side in (received, made))
     return Sides(other if is_made else one, other, one, starts, stage.tolerance)
@@ -149,12 +135,7 @@ def predict_each_other(
 ) -> bool | None:
     """Return whether each of two stages does to what the other received what the other did.
 
-    Args:
-        contracts: The contract or target of each stage.
-        stages: The stages.
-
-    Returns:
-        ``None`` if what they do is not known.
+    ``None``: what they do is not known.
     """
     checked = False
     for name in stages[0].writes:

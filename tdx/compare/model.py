@@ -255,13 +255,7 @@ class Contract:
         return replace(of_stages, **self.tolerances.get(key, {}))
 
     def row_places(self, lane: Lane, records: int, rows: int) -> list[list[RowPlace]]:
-        """Return where the records of a golden value were recorded; empty if it is not known.
-
-        Args:
-            lane: Direction.
-            records: Number of records.
-            rows: Number of rows of each.
-        """
+        """Return where the records of a golden value were recorded; empty if it is not known."""
         # A reward has no record of the reset, as an action has none.
         for first in (1,) if lane == "inverse" else (0, 1):
             places = [
@@ -274,13 +268,7 @@ class Contract:
         return []
 
     def value_at(self, lane: Lane, index: int, key: str) -> tuple[Values | None, Tolerance]:
-        """Return the current value of a key after a stage, and the tolerance of all stages so far.
-
-        Args:
-            lane: Direction.
-            index: Index of the stage; -1 is the env inside.
-            key: Name of the key.
-        """
+        """Return the value of a key after a stage, and the tolerance of all stages so far."""
         forward = lane == "forward"
         indices = range(-1, index + 1) if forward else range(self.last + 1, index - 1, -1)
         current: Values | None = None

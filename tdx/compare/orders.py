@@ -8,15 +8,9 @@ from collections.abc import Callable
 def find_order(size: int, distance: Callable[[int, int], float]) -> list[int] | None:
     """Return which of the first side's items each item of the second side is.
 
-    Each item takes the nearest one that is left; of equal ones, that of its own position.
-
-    Args:
-        size: Number of items of each side.
-        distance: Distance between an item of the first side and one of the second side: 0 if they
-            are equal, above 1 if one cannot be the other.
-
-    Returns:
-        The order; ``None`` if an item matches none, or all are in their own positions.
+    Each item takes the nearest one that is left; of equal ones, that of its own position. A
+    distance is 0 between equal items, above 1 if one cannot be the other. ``None``: an item matches
+    none, or all are in their own positions.
 
     Example:
         >>> find_order(3, lambda one, other: 2 * ("abc"[one] != "cab"[other]))

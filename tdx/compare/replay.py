@@ -52,12 +52,7 @@ _EXACT = Tolerance(1e-6, 1e-9)
 
 @contextmanager
 def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
-    """Restore the state of the stages of a stack after a block.
-
-    Args:
-        stack: The stack.
-        generators: True to restore their random generators as well.
-    """
+    """Restore the state of the stages of a stack after a block."""
     keeper = StateKeeper(stack.state_owners(), generators=generators)
     try:
         yield
@@ -69,17 +64,7 @@ def record(stack: Stack, seed: int, steps: int) -> tuple[CallRecording, Replayed
     """Record a few random steps of a stack, and replay them on itself.
 
     The env is reset and stepped. The state of the stages is restored, that of the env is not.
-
-    Args:
-        stack: The stack.
-        seed: Seed of the env, of the actions and of all generators.
-        steps: Number of steps.
-
-    Returns:
-        The recording, and the replay; ``None`` if the levels of the stack cannot be observed.
-
-    Raises:
-        TdxError: The env or a stage raised.
+    ``None``: the levels of the stack cannot be observed.
     """
     levels = stack.observed_levels()
     if not isinstance(levels, NestedLevels):
@@ -346,10 +331,7 @@ def _stack_equal(values: Sequence[Tensor]) -> Tensor | None:
 def replay(stack: Stack, recording: CallRecording, pairs: Mapping[int, int]) -> Replayed:
     """Replay recorded calls on a stack, whose env runs live; the state of its stages is restored.
 
-    Args:
-        stack: The stack.
-        recording: Recorded calls.
-        pairs: Index of the recorded level by that of the stack.
+    ``pairs`` is the index of the recorded level by that of the stack.
     """
     levels = stack.observed_levels()
     assert isinstance(levels, NestedLevels)
@@ -511,14 +493,9 @@ def coverage_of(
 ) -> Coverage:
     """Count the recorded values, and those that a replay compared.
 
-    A value is one entry of the result of a call, or the action that a stage passed on.
-
-    Args:
-        contract: The contract.
-        recording: Its recorded calls.
-        replayed: What the target did with them.
-        lacking: Stages that the target does well without. Their values do not count, and neither do
-            those of calls that only they make.
+    A value is one entry of the result of a call, or the action that a stage passed on. The target
+    does well without the stages in ``lacking``: their values do not count, and neither do those of
+    calls that only they make.
     """
     parts = contract.compare
     values = compared = 0

@@ -70,10 +70,7 @@ _EXACT = {STACK, "flatten", "transpose", "cast", "clip action", "skip frames", *
 def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> Tolerance:
     """Return the tolerance of a stage by what it does and by the dtypes that it writes.
 
-    Args:
-        role: What it does.
-        dtypes: Dtypes of the values.
-        first: True if no stage before it rounds, so that moving values keeps them exactly.
+    ``first``: no stage before it rounds, so that moving values keeps them exactly.
 
     Example:
         >>> tolerance = tolerance_of("normalize", ["float32"])
@@ -129,10 +126,6 @@ def trial_pairs(a: Contract, b: Contract) -> Iterator[Tags]:
 
     Stages without known arguments, such as those that call a function, can only be told apart by
     what they do. Each trial pairs every stage with the one that is as many places further.
-
-    Args:
-        a: The contract.
-        b: The target.
     """
     ours, theirs = relevant_stages(a), relevant_stages(b)
     # A class that says what it does keeps its counterpart: without its inputs, it may fail.
@@ -229,10 +222,7 @@ def _tags(
 def choices_of_pairs(a: Contract, b: Contract, same: Set[tuple[int, int]]) -> Iterator[Tags]:
     """Yield pairs of stages: those that do the same, and of the others those that may differ.
 
-    Args:
-        a: The contract.
-        b: The target.
-        same: Indices of stages of both that do the same with the recorded inputs.
+    ``same`` are the indices of stages of both that do the same with the recorded inputs.
     """
     ours, theirs = relevant_stages(a), relevant_stages(b)
     anchors = _longest_chain(a, b, ours, theirs, same)
@@ -304,13 +294,7 @@ def _identity(a: Contract, b: Contract, stage: StageRecord) -> str:
 def align(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
     """Pair the stages of a contract and a target that change what a policy reads or does.
 
-    Args:
-        a: The contract.
-        b: The target.
-        tags: What tells stages apart, where it is known.
-
-    Returns:
-        The pairs in the order of the target; a missing stage is where the contract has it.
+    The pairs are in the order of the target; a missing stage is where the contract has it.
     """
     ours, theirs = relevant_stages(a), relevant_stages(b)
 

@@ -39,11 +39,6 @@ def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
     The actions of a step depend only on the seed, the step and the action spec, so two envs with
     the same action spec take the same actions.
 
-    Args:
-        env: Env; it is seeded and reset.
-        steps: Number of steps.
-        seed: Seed of the env and of the actions.
-
     Example:
         >>> from tdx import PendulumEnv
         >>> one, other = (run_seeded_rollout(PendulumEnv(), 3, seed=0) for _ in range(2))
@@ -80,13 +75,8 @@ def explain_rollouts(
 ) -> dict[str, Explanation]:
     """Return the edits that predict the values of a rollout from those of another one, by key.
 
-    Nothing but both rollouts is known, so what a stage has received explains nothing. Of large
-    images, the first steps are explained.
-
-    Args:
-        a: The reference, ``[*B, T]``.
-        b: The target.
-        changes: What :func:`compare_rollouts` returned for both.
+    Nothing but both rollouts ``[*B, T]`` is known, so what a stage has received explains nothing.
+    Of large images, the first steps are explained.
 
     Example:
         >>> from tdx import PendulumEnv
@@ -154,13 +144,7 @@ def explain_records(
 ) -> Explanation | None:
     """Return the edits that predict the values of a target in consecutive steps.
 
-    Args:
-        records: The values.
-        starts: Records in which an episode starts.
-        tolerance: Largest difference that counts as equal.
-
-    Returns:
-        The explanation; ``None`` if no edit predicts the values, or their shapes change.
+    ``None``: no edit predicts the values, or their shapes change.
     """
     reference, target, received = (
         torch.stack([value for value in column if value is not None])

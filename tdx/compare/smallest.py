@@ -50,15 +50,7 @@ def find_smallest(
 ) -> SmallestCase | None:
     """Return the first number that differs; of several in one call, the one that differs most.
 
-    Args:
-        difference: The difference, with its key as in a contract.
-        sides: The contract, and the target.
-        lanes: Directions that are compared.
-        replayed: As for :func:`~tdx.compare.stacks.compare_contracts`.
-        tolerance: Largest difference that counts as equal.
-
-    Returns:
-        The case; ``None`` if no number of the key differs, or if the shapes do.
+    ``None``: no number of the key differs, or the shapes do.
     """
     key = difference.key
     if key is None:
@@ -95,15 +87,7 @@ def smallest_of_record(
     episode: int,
     step: int | None,
 ) -> SmallestCase | None:
-    """Return the number of one step that differs most; ``None`` if none does, or the shapes do.
-
-    Args:
-        key: The key.
-        record: Its values on both sides, and what the stage received.
-        tolerance: Largest difference that counts as equal.
-        episode: Episode of the step.
-        step: Step of the episode. ``None``: the reset before it.
-    """
+    """Return the number of one step that differs most; ``None`` if none does, or the shapes do."""
     expected, obtained, received = record
     if expected.shape != obtained.shape:
         return None

@@ -71,16 +71,9 @@ def compare_contracts(
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
-    Args:
-        a: The contract.
-        b: The target.
-        names: Names of both.
-        replayed: What each stage of the target did with its recorded inputs. ``None``: compare
-            what the stages of both made of the results of the env inside.
-        evaluation: The target is used for evaluation: its statistics must not change.
-        in_rows: Stages that each sub-env of the target has.
-        tags: What tells stages apart; see :func:`choices_of_pairs`.
-        explainer: What explains the values; shared by comparisons of the same two.
+    Without ``replayed``, what the stages of both made of the results of the env inside is compared.
+    ``in_rows`` are the stages that each sub-env of the target has, and ``tags`` tell stages apart;
+    see :func:`choices_of_pairs`. Comparisons of the same two share an explainer.
     """
     comparison = _Comparison(
         *(a, b, replayed),
@@ -293,7 +286,7 @@ class _Comparison:
                     )
             elif pair.is_passive and (stage := a or b) is not None and not self.evaluation:
                 text = f"only the {noun if b is None else 'target'} has {stage.place}"
-                if _limits_steps(stage):
+                if stage.role == "limit" or stage.arguments.get("max_steps") is not None:
                     yield note(f"{text}, which limits the steps of an episode", stage)
                 elif _changes_rewards(stage):
                     yield note(text, stage)
@@ -752,6 +745,13 @@ class _Comparison:
             (self.follows if causes else self.causes).append(difference)
             return
         own_place = self.causes.index(own)
+        if difference.kind == "inner calls" and own.kind == "value" and own.explanation is None:
+            # Other calls explain the values that they return.
+            self.causes[own_place] = replace(
+                difference, key=own.key, size=own.size, examples=own.examples
+            )
+            self.follows.append(own)
+            return
         found = difference.explanation
         is_explained = own.explanation is None and found is not None
         if own.explanation is not None and found is not None and not own.explanation.values:
@@ -1019,10 +1019,6 @@ def _changes_rewards(stage: StageRecord) -> bool:
     return stage.role in REWARD_ROLES or any(
         name.rpartition(" ")[2].rpartition(".")[2] == "reward" for name in stage.writes
     )
-
-
-def _limits_steps(stage: StageRecord) -> bool:
-    return stage.role == "limit" or stage.arguments.get("max_steps") is not None
 
 
 def _argument_change(name: str, one: object, other: object, noun: str) -> tuple[str, str]:

@@ -39,15 +39,9 @@ def compare_states(
 ) -> Iterator[Difference]:
     """Yield how the state of a target's stage differs from that of the contract.
 
-    Statistics of rewards are left out: a policy does not read them.
-
-    Args:
-        a: Stage of the contract.
-        b: Stage of the target.
-        evaluation: The target is used for evaluation: its statistics must not change.
-        in_rows: Whether each sub-env has the stage, so that the first dim of its state is that of
-            the sub-envs. Those that both have are compared.
-        noun: What the contract is called.
+    Statistics of rewards are left out: a policy does not read them. Those of a target for
+    evaluation must not change. ``in_rows`` is whether each sub-env has the stage, so that the first
+    dim of its state is that of the sub-envs; those that both have are compared.
     """
     ours, theirs = (
         {record.name: record for record in stage.state if not is_of_reward(record.name)}
@@ -262,11 +256,6 @@ def state_change(
 
     Both sides have the state at the beginning. Statistics that one side does not update are left
     out, as in an evaluation, and those of rewards.
-
-    Args:
-        a: The contract.
-        b: The target.
-        stages: The stage of each.
     """
     if a.states is None or b.states is None or a.states.rows != b.states.rows:
         return None

@@ -26,9 +26,7 @@ FRESH_COUNT = 1.0
 def find_statistics(names: Collection[str], *, running: bool = False) -> set[str]:
     """Return the tensors of a stage that are statistics, without their counts.
 
-    Args:
-        names: All tensors of the stage.
-        running: Leave out statistics that a stage was given and never updates.
+    ``running``: leave out statistics that a stage was given and never updates.
 
     Example:
         >>> sorted(find_statistics(["obs_rms.mean", "obs_rms.var", "obs_rms.count", "epsilon"]))
@@ -44,12 +42,7 @@ def find_statistics(names: Collection[str], *, running: bool = False) -> set[str
 
 
 def is_statistic(name: str, names: Collection[str]) -> bool:
-    """Return True if a tensor of the state is a part of statistics.
-
-    Args:
-        name: Name of the tensor.
-        names: All tensors of the stage.
-    """
+    """Return True if a tensor of the state is a part of statistics."""
     statistics = find_statistics(names)
     return bool(statistics) and (name in statistics or _is_count(name))
 
@@ -84,11 +77,7 @@ def _is_count(name: str) -> bool:
 
 
 def read_counts(state: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return how many values the statistics of a stage have counted, by name.
-
-    Args:
-        state: Tensors of the stage by name.
-    """
+    """Return how many values the statistics of a stage have counted, by name."""
     counts: dict[str, float] = {}
     for name, value in state.items():
         if not is_statistic(name, state):

@@ -140,12 +140,6 @@ def compare_tensors(
 ) -> Change | None:
     """Compare two tensors; ``None`` if they agree in shape, dtype and values.
 
-    Args:
-        a: Tensor of the first side.
-        b: Tensor of the second side.
-        tolerance: Largest difference.
-        step_dim: Dim of the steps.
-
     Example:
         >>> change = compare_tensors(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]))
         >>> change.text, change.size, change.step
@@ -219,11 +213,7 @@ def compare_entries(
 ) -> dict[str, Change | None]:
     """Compare the entries of both sides by key; ``None`` for those that agree.
 
-    Args:
-        a: Entries of the first side: tensors, or other objects, which are compared as plain data.
-        b: Entries of the second side.
-        tolerance: Largest difference.
-        step_dim: Dim of the steps.
+    Entries that are not tensors are compared as plain data.
     """
     changes: dict[str, Change | None] = {}
     for key in dict.fromkeys((*a, *b)):
@@ -288,12 +278,7 @@ def digest(value: Tensor) -> str:
 
 
 def thumbnail(value: Tensor, lead: int) -> Tensor:
-    """Return a value with fewer elements along its large dims.
-
-    Args:
-        value: Value with ``lead`` dims that are kept.
-        lead: Number of the first dims.
-    """
+    """Return a value with fewer elements along its large dims; the first ``lead`` dims stay."""
     for dim, step in enumerate(thumbnail_strides(value.shape[lead:]), lead):
         if step > 1:
             value = value[(slice(None),) * dim + (slice(None, None, step),)]
@@ -311,11 +296,7 @@ def compare_values(
 ) -> Change | None:
     """Compare values; ``None`` if they agree.
 
-    Args:
-        a: Values of the contract.
-        b: Values of the target.
-        tolerance: Largest difference.
-        exact_dtype: False if float32 and float64 count as the same dtype.
+    Without ``exact_dtype``, float32 and float64 count as the same dtype.
     """
     if a.shape != b.shape:
         return shape_change(a.shape, b.shape)

@@ -120,13 +120,7 @@ def encode_recording(recording: CallRecording) -> tuple[bytes, dict[str, Tensor]
 def decode_recording(
     data: bytes, tensors: Mapping[str, Tensor], last: int, name: str
 ) -> CallRecording:
-    """Parse the recorded calls of a contract.
-
-    Args:
-        data: Content of ``calls.json``.
-        tensors: Tensors of the contract.
-        last: Index of the last stage.
-        name: Name of the file, for messages.
+    """Parse the recorded calls of a contract, the content of ``calls.json``.
 
     Raises:
         StorageError: It is damaged.

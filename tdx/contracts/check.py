@@ -134,13 +134,7 @@ def check_contract(
 def _differences(
     report: ContractReport, contract: Contract, same: Set[tuple[int, int]]
 ) -> tuple[int, int, int, float]:
-    """Return how much a report leaves to explain: differences, and the cost of their edits.
-
-    Args:
-        report: The report.
-        contract: The contract.
-        same: Indices of stages of both that do the same.
-    """
+    """Return how much a report leaves to explain: differences, and the cost of their edits."""
     explanations = [cause.explanation for cause in report.causes]
     edits = [edit for found in explanations if found is not None for edit in found.edits]
     # Two differences that are explained say more than one that is not.

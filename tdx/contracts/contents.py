@@ -66,12 +66,7 @@ class ContractContents(Result):
 
 
 def summarize_contract(contract: Contract, path: str | Path) -> ContractContents:
-    """Return what a contract covers.
-
-    Args:
-        contract: Contract to summarize.
-        path: Its folder.
-    """
+    """Return what a contract covers."""
     stages = []
     for stage in contract.stages:
         written = [name.partition(" ") for name in stage.writes]

@@ -149,16 +149,9 @@ def observe(
 ) -> Contract:
     """Record the stages of a stack on given inputs, with the env inside replaced.
 
-    Args:
-        stack: The stack, in this process; its env is not stepped, and the state of its stages is
-            restored.
-        inputs: Golden inputs.
-        seed: Seed of the stages.
-        compare: Parts to compare.
-        layout: Keys of the stack, if they are known.
-        find_random: True to run the stages again, to find the random ones.
-        recording: Recorded calls of the stack, which show what each stage does by itself. A stage
-            may then fail without the env inside, whose state it reads.
+    The env is not stepped, and the state of the stages is restored. ``find_random`` runs the stages
+    again, to find the random ones. Recorded calls show what each stage does by itself; with them, a
+    stage may fail without the env inside, whose state it reads.
 
     Raises:
         TdxError: A stage raised.

@@ -48,12 +48,6 @@ def collect_inputs(
     The flags of the inputs are false: the golden episodes do not end by themselves. There are two,
     for the second one shows what a reset leaves behind.
 
-    Args:
-        stack: The stack; its env is reset and stepped.
-        read_actions: Returns the actions of the policy in a trace.
-        seed: Seed of the env and of the actions.
-        steps: Number of steps.
-
     Raises:
         TdxError: The env or a stage raised.
     """
@@ -255,14 +249,8 @@ def run_inputs(
 ) -> ReferenceRun:
     """Run a stack on recorded inputs; the results of its env are replaced.
 
-    The state of its stages is restored, except their generators.
-
-    Args:
-        stack: The stack.
-        layout: Its keys.
-        inputs: The inputs.
-        seed: Seed of its stages.
-        learning: False to stop the updates of running statistics.
+    The state of its stages is restored, except their generators. Without ``learning``, running
+    statistics are not updated.
     """
     before = stack.state()
     source = RecordedResults(inputs)
@@ -282,6 +270,7 @@ def run_inputs(
         opened.enter_context(torch.no_grad())
         try:
             random.seed(seed)
+            np.random.seed(seed % 2**32)
             torch.manual_seed(seed)
             opened.enter_context(stack.seeded(seed))
             if not learning:

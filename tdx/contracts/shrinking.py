@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,16 +60,10 @@ class Counterexample:
 def shrink_contract(
     env: object, contract: Contract, report: ContractReport, *, evaluation: bool = False
 ) -> Counterexample:
-    """Return the fewest stages, steps and sub-envs that show the first difference.
+    """Return the fewest stages, steps and sub-envs that show the first difference of a report.
 
     A stage of tdx is built alone, and gets its recorded inputs. A stage of another library needs
     the stages inside it, so that the whole target runs.
-
-    Args:
-        env: The env that was compared.
-        contract: The contract.
-        report: What :func:`check_contract` found.
-        evaluation: As for :func:`check_contract`.
 
     Raises:
         ArgumentError: ``env`` is neither an env nor a stack, or its env cannot be replaced.
@@ -171,11 +165,7 @@ class _RecordedEnv(EnvBase):
 
 
 def build_stage_alone(stack: Stack, index: int) -> TransformedEnv:
-    """Return one stage of a stack of tdx around an env with the specs before the stage.
-
-    Args:
-        stack: The stack; its stages are copied.
-        index: Index of the stage.
+    """Return a copy of one stage of a stack of tdx around an env with the specs before the stage.
 
     Raises:
         ArgumentError: The stack is of another library, or has no such stage.
@@ -370,17 +360,17 @@ def _prefixes(contract: Contract) -> Iterator[Contract]:
 
 
 def write_counterexample(
-    counterexample: Counterexample, path: str | Path, command: Sequence[str]
+    counterexample: Counterexample,
+    path: str | Path,
+    command: Sequence[str],
+    files: Mapping[str, str] | None = None,
 ) -> None:
     """Write a contract, the expected and obtained values, and a script that runs the check.
 
-    Args:
-        counterexample: What :func:`shrink_contract` returned.
-        path: Folder to create.
-        command: Arguments of the command that checks the target, without the contract.
+    ``command`` are the arguments of the command that checks the target, without the contract, and
+    ``files`` the texts of further files by name. An existing folder is replaced.
 
     Raises:
-        ArgumentError: The path exists.
         StorageError: The folder cannot be written.
     """
     target = Path(path)
@@ -410,7 +400,8 @@ def write_counterexample(
     ):
         save_contract(counterexample.contract, folder / "contract")
         (folder / "values.safetensors").write_bytes(tensors_to_bytes(counterexample.values()))
-        (folder / "reproduce.py").write_text(script, encoding="utf-8")
+        for name, content in {**(files or {}), "reproduce.py": script}.items():
+            (folder / name).write_text(content, encoding="utf-8")
 
 
 def _values_of(report: ContractReport, first: Difference) -> dict[str, Tensor]:

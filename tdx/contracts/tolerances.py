@@ -16,10 +16,6 @@ Tolerances = Mapping[str, Mapping[str, float]]
 def with_tolerances(contract: Contract, tolerances: Tolerances | None) -> Contract:
     """Return a contract with tolerances of keys, field by field in place of those that it has.
 
-    Args:
-        contract: The contract.
-        tolerances: Fields of the tolerance by key.
-
     Raises:
         ArgumentError: The contract has no such key, or a field is unknown or out of its range.
 

@@ -171,9 +171,16 @@ def _like(old: object, value: Tensor) -> object:
         return old.dtype.type(array.item())
     if isinstance(old, np.ndarray):
         return array.astype(old.dtype)
-    if isinstance(old, deque):
-        return deque(list(array), maxlen=old.maxlen)
-    return list(array) if isinstance(old, list) else old
+    if not isinstance(old, list | deque):
+        return old
+    parts = list(array)
+    if len(old) == len(parts):
+        # A list may hold deques, whose methods its owner calls.
+        parts = [
+            _like(item, inner) if isinstance(item, list | deque) else part
+            for item, part, inner in zip(old, parts, value, strict=True)
+        ]
+    return deque(parts, maxlen=old.maxlen) if isinstance(old, deque) else parts
 
 
 def write_tensor(stage: Any, name: str, value: Tensor) -> bool:

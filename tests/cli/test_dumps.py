@@ -100,6 +100,12 @@ def test_replay_is_compared_with_the_dump(tdx: Tdx) -> None:
     assert cause["explanation"]["parameters"] == {"factor": 1.5, "offset": 0.0}
     assert cause["hint"] == "give RewardScaling the scale of the dump, or load its state"
 
+    paged = tdx("replay", "raw", *changed, "--compare", "--html", "page.html")
+    assert paged.err == "wrote page-smallest (3 steps of 12, stage 0 alone)\nwrote page.html\n"
+    assert "python page-smallest/reproduce.py" in Path("page.html").read_text()
+    target = ("page-smallest/target.yaml", "--against", "page-smallest/contract", "--stage", "0")
+    assert tdx("contract", "check", *target).code == 1
+
 
 @pytest.mark.usefixtures("folder")
 def test_replay_without_out_writes_nothing(tdx: Tdx) -> None:

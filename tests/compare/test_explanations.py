@@ -386,6 +386,12 @@ def test_noise_of_pixels_differs_from_other_images() -> None:
     cast = explain(Sides(x, (x + noise).clamp(0, 255).floor(), x, STARTS))
     assert cast is not None
     assert cast.kind == "noise"
+    # The fraction is half a step everywhere, which many pixels show.
+    large = 60 + 100 * torch.rand(14, 1, 84, 84, 3, generator=torch.Generator().manual_seed(1))
+    drawn = 5 * torch.randn(large.shape, generator=torch.Generator().manual_seed(2))
+    many = explain(Sides(large.floor(), (large.floor() + drawn).floor(), None, STARTS))
+    assert many is not None
+    assert many.kind == "noise"
     blurred = (x + x.roll(1, 2) + x.roll(1, 3)).div(3).round()
     for other in (blurred, pictures(1).double()):
         assert explain(Sides(x, other, x, STARTS)) is None

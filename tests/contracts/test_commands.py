@@ -96,10 +96,27 @@ def test_diff_of_functions_writes_html(diff: list[str], capsys: pytest.CaptureFi
     assert "smallest case" in page
     assert "RescaleAction" in page
     assert "missing stage" in page
-    written = "tdx contract diff envs.py:train envs.py:deploy --allow-code --shrink smallest"
-    assert written in page, "the reduced case, and the command that writes it"
+    assert "python report-smallest/reproduce.py" in page
+    assert Path("report-smallest/contract/contract.yaml").exists()
+    Path("report.html").unlink()
+    capsys.readouterr()
     assert run([*command, "--html", "report.html"]) == 2
+    assert "report-smallest already exists" in capsys.readouterr().err
+    assert run([*command, "--html", "report.html", "--force"]) == 1
     assert run([*diff, "envs.py:train", "envs.py:train", "--allow-code"]) == 0
+
+
+def test_check_writes_a_page_and_the_smallest_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["contract", "record", *NORMALIZED]) == 0
+    check = ["contract", "check", *OTHER, "--against", "contract"]
+    assert run([*check, "-o", "report.html"]) == 1
+    shown = capsys.readouterr()
+    assert "first difference" in shown.out
+    assert "wrote report-smallest" in shown.err
+    assert "python report-smallest/reproduce.py" in Path("report.html").read_text()
+    assert run(["contract", "check", *NORMALIZED, "--against", "contract", "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+    assert not Path("--smallest").exists()
 
 
 @exhaustive

@@ -103,6 +103,17 @@ def test_a_random_stage_has_the_step_at_which_its_stream_diverges() -> None:
     assert report.first.state.text == "the random stream of NumPy differs from step 1 on"
 
 
+def test_random_streams_are_the_same_in_another_process() -> None:
+    """A process starts with a random state of NumPy, and a recording does not depend on it."""
+    streams = []
+    for start in (1, 2):
+        np.random.seed(start)
+        frozen = tdx.freeze(tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.VecNorm()))
+        assert frozen.states is not None
+        streams.append(frozen.states.streams["NumPy"].tolist())
+    assert streams[0] == streams[1]
+
+
 @exhaustive
 def test_state_that_follows_from_another_stage_is_not_charged_to_its_own() -> None:
     def make(factor: float) -> Any:

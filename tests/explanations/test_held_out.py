@@ -29,6 +29,8 @@ SAMPLED = (
     "LeRobot: 0 to 255 and no normalizer",
     "Dreamer: symlog of the rewards",
     "zoo: actions smoothed",
+    "camera: two steps late",
+    "DMC: action repeated four times",
 )
 NAMES = CASES if os.environ.get("TDX_MUTATIONS") == "all" else SAMPLED
 

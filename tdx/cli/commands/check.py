@@ -37,6 +37,7 @@ from tdx.foundation.errors import (
 )
 
 if TYPE_CHECKING:
+    from tdx.cli.contract_runs import ReportFiles
     from tdx.cli.views.check import FixEntries
     from tdx.inspection.check_report import CheckReport, FixedPipeline
     from tdx.inspection.lint.rule import Rule
@@ -327,26 +328,33 @@ def check_against_reference(
     output: FindingsOptions,
     options: CheckOptions,
     against: str,
+    files: ReportFiles | None = None,
     *,
-    shrink: str | None = None,
     tolerance: list[str] | None = None,
     stage: int | None = None,
 ) -> int:
     """Compare a stack with a contract, or a descriptor with one or with another descriptor."""
-    from tdx.cli.contract_runs import check_against
+    from tdx.cli.contract_runs import ReportFiles, check_against
     from tdx.cli.pipelines import find_descriptor, read_reference
 
+    files = files or ReportFiles()
     if (descriptor := find_descriptor(pipeline)) is not None:
+        from tdx.cli.views.check import check_view
         from tdx.inspection.descriptor_check import compare_descriptors
 
         options.refuse(_NOT_FOR_DESCRIPTORS, "a deployment descriptor")
-        if shrink is not None or stage is not None:
+        if files.shrink is not None or stage is not None:
             raise ArgumentError("--shrink and --stage need steps, and a descriptor has none")
         if tolerance:
             raise ArgumentError("--tolerance does not apply to a deployment descriptor")
         chosen = split_list(options.select), split_list(options.ignore)
+        files.check()
         report = compare_descriptors(read_reference(against), descriptor, *chosen)
-        _write_report(_Checked(report), output, verbose=False)
+        if files.page is None:
+            _write_report(_Checked(report), output, verbose=False)
+        else:
+            view = check_view(report)
+            files.write_view(view, output, view.blocks())
         return report.exit_code(strict=options.strict)
     options.refuse(
         ("policy", "select", "ignore", "strict", "diff", "fix", "unsafe_fixes", "accelerator"),
@@ -354,10 +362,9 @@ def check_against_reference(
         "leave out {option} or --against",
     )
     return check_against(
-        *(pipeline, against, output),
+        *(pipeline, against, output, files),
         evaluation=options.evaluation,
         samples=options.samples,
-        shrink=shrink,
         tolerance=tolerance,
         stage=stage,
     )

@@ -15,7 +15,7 @@ from tdx.cli.options import (
     integer_option,
     split_list,
 )
-from tdx.cli.pipelines import AllowCode, Samples, Shrink, TargetOptions
+from tdx.cli.pipelines import AllowCode, ForcePage, Page, Samples, Shrink, TargetOptions
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 Out = Annotated[str, typer.Option("-o", "--out", metavar="FOLDER", help="Folder to write.")]
@@ -88,13 +88,6 @@ Stage = Annotated[
         metavar="I",
     ),
 ]
-Html = Annotated[
-    str | None,
-    typer.Option(
-        "-o", "--out", "--html", metavar="FILE", help="Also write a self-contained HTML report."
-    ),
-]
-ForceReport = Annotated[bool, typer.Option("--force", help="Replace an existing report.")]
 _DEFAULT_FOLDER = "contract"
 _PARTS = ("observation", "action", "reward", "done")
 
@@ -151,6 +144,8 @@ def check(
     select: Select = None,
     ignore: Ignore = None,
     samples: Samples = None,
+    html: Page = None,
+    force: ForcePage = False,
     shrink: Shrink = None,
     tolerance: Tolerance = None,
     stage: Stage = None,
@@ -164,15 +159,17 @@ def check(
 
     tdx contract check pendulum.yaml --against pendulum --format json
 
-    tdx contract check pendulum.yaml --against pendulum --shrink smallest
+    tdx contract check pendulum.yaml --against pendulum -o check.html
     """
     from tdx.cli.commands.check import CheckOptions, check_against_reference
+    from tdx.cli.contract_runs import ReportFiles
     from tdx.cli.options import FindingsOptions
 
     findings = FindingsOptions(output.format, output.color, output.debug)
     options = CheckOptions(select=select, ignore=ignore, evaluation=evaluation, samples=samples)
+    files = ReportFiles(html, shrink, force)
     return check_against_reference(
-        pipeline, findings, options, against, shrink=shrink, tolerance=tolerance, stage=stage
+        pipeline, findings, options, against, files, tolerance=tolerance, stage=stage
     )
 
 
@@ -199,8 +196,8 @@ def diff(
     b: B,
     seed: Seed = None,
     allow_code: AllowCode = False,
-    html: Html = None,
-    force: ForceReport = False,
+    html: Page = None,
+    force: ForcePage = False,
     samples: Samples = None,
     shrink: Shrink = None,
 ) -> int:
@@ -210,22 +207,15 @@ def diff(
 
     tdx contract diff train.py:make_env evaluate.py:make_env --allow-code
 
-    tdx contract diff pendulum pendulum.yaml -o report.html --shrink smallest
+    tdx contract diff pendulum pendulum.yaml -o report.html
     """
-    from tdx.cli.contract_runs import diff_stacks
+    from tdx.cli.contract_runs import ReportFiles, diff_stacks
     from tdx.foundation.files import is_contract
 
     if seed is not None and is_contract(a):
         raise ArgumentError("--seed has no effect with a contract, which has a seed")
-    return diff_stacks(
-        *(a, b, output),
-        seed=seed,
-        allow_code=allow_code,
-        html=html,
-        force=force,
-        samples=samples,
-        shrink=shrink,
-    )
+    files = ReportFiles(html, shrink, force)
+    return diff_stacks(a, b, output, files, seed=seed, allow_code=allow_code, samples=samples)
 
 
 COMMANDS: Functions = {

@@ -23,6 +23,8 @@ from tdx.cli.pipelines import (
     TARGET_HELP,
     AllowCode,
     ArgumentOptions,
+    ForcePage,
+    Page,
     PipelineOptions,
     PolicyName,
     Samples,
@@ -34,6 +36,7 @@ from tdx.cli.pipelines import (
 from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
+    from tdx.cli.views import Block
     from tdx.inspection.diff import DiffSide
     from tdx.stacks.checkpoints import Checkpoint
 
@@ -374,12 +377,6 @@ B = Annotated[
     str,
     typer.Argument(metavar="B", help="Target to compare A with: as A, but no contract."),
 ]
-Html = Annotated[
-    str | None,
-    typer.Option(
-        "-o", "--out", "--html", metavar="FILE", help="Also write a self-contained HTML report."
-    ),
-]
 DiffSteps = Annotated[
     int | None,
     integer_option(
@@ -399,8 +396,8 @@ def diff(
     steps: DiffSteps = None,
     seed: DiffSeed = None,
     allow_code: AllowCode = False,
-    html: Html = None,
-    force: Force = False,
+    html: Page = None,
+    force: ForcePage = False,
     samples: Samples = None,
     shrink: Shrink = None,
 ) -> int:
@@ -418,7 +415,7 @@ def diff(
 
     tdx diff runs/pendulum new.yaml --steps 100
     """
-    from tdx.cli.contract_runs import diff_stacks, explain_differences, is_code
+    from tdx.cli.contract_runs import ReportFiles, diff_stacks, explain_differences, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view
@@ -427,8 +424,9 @@ def diff(
     from tdx.stacks.building import build_stack
     from tdx.stacks.descriptors import is_descriptor, read_descriptor
 
-    by_stage = html is not None or shrink is not None
-    if (checkpoints := _checkpoints(a, b)) is not None and not by_stage:
+    files = ReportFiles(html, shrink, force)
+    has_files = html is not None or shrink is not None
+    if (checkpoints := _checkpoints(a, b)) is not None and not has_files:
         from tdx.cli.progress import activity_on
         from tdx.inspection.checkpoint_diff import compare_checkpoints
         from tdx.rollouts.samples import read_samples
@@ -469,21 +467,15 @@ def diff(
         )
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
-    if by_stage or any(is_code(target) or is_contract(target) for target in (a, b)):
+    has_dump = checkpoints is None and any(Path(path).is_dir() for path in (a, b))
+    by_stage = any(is_code(target) or is_contract(target) for target in (a, b))
+    if by_stage or (has_files and not has_dump):
         if steps is not None:
             raise ArgumentError(
                 "--steps does not apply to stacks and contracts",
                 hint="leave it out: they are compared in a few reference steps",
             )
-        return diff_stacks(
-            *(a, b, output),
-            seed=seed,
-            allow_code=allow_code,
-            html=html,
-            force=force,
-            samples=samples,
-            shrink=shrink,
-        )
+        return diff_stacks(a, b, output, files, seed=seed, allow_code=allow_code, samples=samples)
     if samples is not None:
         raise ArgumentError(
             "--samples needs data pipelines or checkpoints",
@@ -491,9 +483,10 @@ def diff(
         )
     if seed is not None and steps == 0:
         raise ArgumentError("--seed has no effect with --steps 0", hint="remove one of them")
-    has_dump = any(Path(path).is_dir() for path in (a, b))
     if has_dump and seed is not None:
         raise ArgumentError("--seed has no effect with a dump, which has a seed", hint="remove it")
+    files.check()
+    smallest: list[Block] = []
     recorded_steps: int | None = None
     with third_party_code(), ExitStack() as stack:
         if has_dump:
@@ -506,25 +499,24 @@ def diff(
                 # Their values are there already.
                 recorded_steps = min(dump.manifest.steps for dump in dumps)
                 steps = min(recorded_steps, COMPARED_STEPS) if steps is None else steps
+            noun = "reference"
+            if Path(a).is_dir():
+                noun = "first dump" if Path(b).is_dir() else "dump"
+            report, smallest = compare_with_dump(
+                *(sides, steps, seed or 0, noun, recorded_steps), files, allow_code=allow_code
+            )
         else:
             sides = [
                 stack.enter_context(closing(_pipeline_side(path, allow_code))) for path in (a, b)
             ]
-        if has_dump:
-            noun = "reference"
-            if Path(a).is_dir():
-                noun = "first dump" if Path(b).is_dir() else "dump"
-            report = compare_with_dump(
-                *(sides, steps, seed or 0, noun, recorded_steps), allow_code=allow_code
-            )
-        else:
             report = compare_pipelines(*sides, steps=steps or None, seed=seed or 0)
             # Rollouts that agree leave nothing to explain, whatever the arguments are.
             is_explained = not report.same if steps is None else not report.same_values
             if is_explained and steps != 0:
                 stacks = [partial(build_stack, side.pipeline, allow_code) for side in sides]
                 report = explain_differences(report, stacks, seed or 0)
-    write_view(diff_view(report), output)
+    view = diff_view(report)
+    files.write_view(view, output, [*view.blocks(), *smallest])
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 
 

@@ -31,6 +31,7 @@ from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
 from tdx.foundation.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
+    from tdx.cli.contract_runs import ReportFiles
     from tdx.rollouts import Dump, DumpRequest, Manifest
 
 Steps = Annotated[
@@ -101,6 +102,16 @@ ReplayOut = Annotated[
 ]
 CompareReplay = Annotated[
     bool, typer.Option("--compare", help="Show what differs from the dump, and in what way.")
+]
+
+ReplayPage = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="With --compare, also write a self-contained HTML page. Beside it, a folder has the "
+        "smallest case of the first difference, and a script that shows it.",
+    ),
 ]
 
 _ALLOWED_WITH_RESUME = {"allow_code"}
@@ -336,6 +347,7 @@ def replay(
     force: Force = False,
     allow_code: AllowCode = False,
     compare: CompareReplay = False,
+    html: ReplayPage = None,
 ) -> int:
     """Apply another chain to the data of a dump.
 
@@ -347,10 +359,11 @@ def replay(
 
     tdx replay runs/raw -t RewardSum --out runs/summed
 
-    tdx replay runs/raw -t "RewardClipping(-1, 1)" --compare
+    tdx replay runs/raw -t "RewardClipping(-1, 1)" --compare --html replay.html
     """
     import tempfile
 
+    from tdx.cli.contract_runs import ReportFiles
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import read_stages
     from tdx.cli.progress import progress_on
@@ -358,6 +371,10 @@ def replay(
     from tdx.cli.views.dumps import dump_view, summary_view
     from tdx.rollouts import look_at, open_dump, replay
 
+    if html is not None and not compare:
+        raise ArgumentError("--html needs --compare", hint="add --compare, or leave it out")
+    files = ReportFiles(html, force=force)
+    files.check()
     source, chain = open_dump(dump), read_stages(stages or [])
     with tempfile.TemporaryDirectory(prefix="tdx-") as scratch:
         target = Path(scratch) / "replay" if out is None else Path(out)
@@ -366,7 +383,7 @@ def replay(
                 source, chain, target, force=force, allow_code=allow_code, on_chunk=on_chunk
             )
         if compare:
-            return _compare_replay(source, open_dump(target), out, allow_code, output)
+            return _compare_replay(source, open_dump(target), out, allow_code, output, files)
         if out is None:
             view = dump_view(look_at(open_dump(target)), f"replay of {dump}")
         else:
@@ -376,13 +393,17 @@ def replay(
 
 
 def _compare_replay(
-    source: Dump, result: Dump, out: str | None, allow_code: bool, output: OutputOptions
+    source: Dump,
+    result: Dump,
+    out: str | None,
+    allow_code: bool,
+    output: OutputOptions,
+    files: ReportFiles,
 ) -> int:
     """Show what differs between a dump and its replay; return the exit code."""
     from contextlib import ExitStack, closing
 
     from tdx.cli.dump_sides import COMPARED_STEPS, DumpSide, compare_with_dump
-    from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.comparisons import diff_view
 
@@ -395,10 +416,13 @@ def _compare_replay(
         ]
         steps = min(recorded, COMPARED_STEPS)
         seed = source.manifest.seed
-        report = compare_with_dump(sides, steps, seed, "dump", recorded, allow_code=allow_code)
+        report, smallest = compare_with_dump(
+            *(sides, steps, seed, "dump", recorded), files, allow_code=allow_code
+        )
     if out is not None:
         print(f"wrote {out}", file=sys.stderr)
-    write_view(diff_view(report), output)
+    view = diff_view(report)
+    files.write_view(view, output, [*view.blocks(), *smallest])
     return ExitCode.OK if report.same else ExitCode.FINDINGS
 
 

@@ -287,13 +287,11 @@ _MAX_ELEMENTS = 16
 """Elements of a counterexample that are listed."""
 
 
-def counterexample_blocks(case: Counterexample, steps: int, command: Sequence[str]) -> list[Block]:
+def counterexample_blocks(case: Counterexample, size: str, folder: str | None) -> list[Block]:
     """Lay out the smallest contract that shows the first difference, and how to run it.
 
-    The last argument of ``command`` is the folder that it writes.
+    ``size`` says what it was reduced to; ``folder`` has it as files, if it was written.
     """
-    size = f"{count_text(case.contract.steps, 'step')} of {steps}"
-    size += "" if case.stage is None else f", stage {case.stage} alone"
     values = case.values()
     first = case.report.first
     blocks: list[Block] = [Heading("smallest case", size)]
@@ -313,8 +311,9 @@ def counterexample_blocks(case: Counterexample, steps: int, command: Sequence[st
         if len(elements) > _MAX_ELEMENTS:
             more = count_text(len(elements) - _MAX_ELEMENTS, "more element")
             blocks.append(dim(f"{more} of this record differ"))
-    script = shlex.join(["python", f"{command[-1]}/reproduce.py"])
-    return [*blocks, Code(f"{shlex.join(command)}\n{script}", "sh")]
+    if folder is not None:
+        blocks.append(Code(shlex.join(["python", f"{folder}/reproduce.py"]), "sh"))
+    return blocks
 
 
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}

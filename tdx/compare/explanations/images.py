@@ -278,12 +278,7 @@ def _to_gray(received: Tensor, dim: int, weights: Sequence[float], like: Tensor)
 def image_stages(
     received: Tensor, made: Tensor
 ) -> Iterator[tuple[Callable[[Tensor], Tensor], float]]:
-    """Yield what a stage may do to images, and the error that is allowed in each pixel.
-
-    Args:
-        received: Images that the stage received, ``[T, R, ...]``.
-        made: Images that it returned.
-    """
+    """Yield what a stage may do to images ``[T, R, ...]``, and the error allowed in each pixel."""
     for layout in _layouts(received, made):
         size = made.shape[layout.rows], made.shape[layout.columns]
         place = _find_crop(received, made, layout)

@@ -18,12 +18,7 @@ _SAMPLE = 1024
 
 
 def reproduces(explanation: Explanation, sides: Sides) -> bool:
-    """Return True if the edits of an explanation predict the target's values in another rollout.
-
-    Args:
-        explanation: The explanation.
-        sides: Values of the same stage and key.
-    """
+    """Return True if the edits of an explanation predict the target's values in another rollout."""
     sides = sides.in_float64()
     *before, last = explanation.edits
     for edit in before:

@@ -42,13 +42,7 @@ _MAX_SIDE = 64
 
 
 def explain(sides: Sides) -> Explanation | None:
-    """Return the cheapest edits that predict the values of the target.
-
-    Args:
-        sides: Values of one key after a stage; they differ.
-
-    Returns:
-        The explanation; ``None`` if the values agree, or no edit and no two predict all of them.
+    """Return the cheapest edits that predict the values of the target; ``None`` if there are none.
 
     Example:
         >>> import torch

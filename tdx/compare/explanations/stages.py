@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import permutations
 
@@ -23,13 +23,8 @@ from tdx.compare.explanations.vectors import (
 def predict_stage(sides: Sides, received: Tensor) -> tuple[Tensor, float] | None:
     """Return what the stage of the reference would make of what the target's stage received.
 
-    Args:
-        sides: Values of both sides; ``sides.received`` is what the stage of the reference received.
-        received: What the stage of the target received, with as many dims.
-
-    Returns:
-        The values, and the error that is allowed in each; ``None`` if what the stage does is not
-        known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
+    With it comes the error that is allowed in each value. ``None``: what the stage does is not
+    known: neither a scale, a clip, an order, a history, nor a crop, a resize or a gray image.
     """
     sides, received = sides.in_float64(), received.double()
     own = sides.received
@@ -60,7 +55,7 @@ def _candidates(
             yield (lambda values: values[:, :, order]), 0.0
     for axes in permutations(range(2, own.ndim)) if 4 <= own.ndim <= 5 else ():
         if tuple(own.shape[axis] for axis in axes) == tuple(made.shape[2:]):
-            yield partial(_turned, axes=axes), 0.0
+            yield partial(Tensor.permute, dims=(0, 1, *axes)), 0.0
     # The limits of a clip are known only where values have reached them.
     scaled = fit_map(own, made, tolerance, joint=not is_same_shape)
     for known in (scaled, *channel_maps(own, made, tolerance)):
@@ -72,7 +67,3 @@ def _candidates(
         yield from image_stages(own, made)
     for history in find_histories(own, made, sides.episodes(), tolerance):
         yield partial(history.apply, episodes=sides.episodes()), 0.0
-
-
-def _turned(values: Tensor, axes: Sequence[int]) -> Tensor:
-    return values.permute(0, 1, *axes)

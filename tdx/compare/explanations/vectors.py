@@ -24,6 +24,8 @@ _MAX_PASSES = 3
 """Runs over the same values, of which the last one is compared."""
 _MIN_PIXELS = 1_000
 """Pixels that may differ by noise alone."""
+_MIN_CORRELATION = 0.02
+"""Smallest correlation of neighboring pixels that is more than an artifact of rounding."""
 _FEW = 2
 """Different numbers that a clip, a scale and a shift turn into the same ones."""
 _MIN_CONSTANT = 3
@@ -126,13 +128,9 @@ class FeatureMap:
 def fit_map(
     one: Tensor, other: Tensor, tolerance: Tolerance = EXACT, *, joint: bool = False
 ) -> FeatureMap | None:
-    """Return the map from one side to the other, if there is one for each feature.
+    """Return the map from one side to the other ``[T, R, ...]``, if there is one for each feature.
 
-    Args:
-        one: Values, ``[T, R, ...]``.
-        other: Values of the same shape.
-        tolerance: Largest difference.
-        joint: One factor and one offset for all features.
+    ``joint``: one factor and one offset for all features.
     """
     if one.shape != other.shape or one.ndim < 2:
         return None
@@ -1037,6 +1035,8 @@ def noise_edit(sides: Sides) -> Edit | None:
 
 def _has_structure(gap: Tensor, is_used: Tensor) -> bool:
     """Return True if neighboring pixels differ alike, as after a resize or another image."""
+    # All pixels share the bias of a cast, and its share in the correlation counts for nothing.
+    gap = gap - gap[is_used].mean()
     for dim in range(2, gap.ndim):
         size = gap.shape[dim] - 1
         one, other = (gap.narrow(dim, start, size) for start in (0, 1))
@@ -1046,6 +1046,8 @@ def _has_structure(gap: Tensor, is_used: Tensor) -> bool:
         if count < _MIN_PIXELS:
             continue
         spread = float(pairs[0].norm() * pairs[1].norm())
-        if spread and abs(float(pairs[0] @ pairs[1])) / spread > 5 / math.sqrt(count):
+        if spread and abs(float(pairs[0] @ pairs[1])) / spread > max(
+            5 / math.sqrt(count), _MIN_CORRELATION
+        ):
             return True
     return False

@@ -11,6 +11,7 @@ from tests.explanations.held_out import (
     lerobot_folders,
     sb3_stacks,
     training_stacks,
+    user_wrappers,
 )
 from tests.explanations.held_out import torchrl_stacks as torchrl
 from tests.explanations.held_out.model import Case, Fault, is_explained
@@ -21,6 +22,7 @@ CASES: dict[str, Case] = {
     **torchrl.CASES,
     **lerobot_folders.CASES,
     **training_stacks.CASES,
+    **user_wrappers.CASES,
 }
 
 __all__ = ["CASES", "Case", "Fault", "is_explained"]
