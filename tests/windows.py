@@ -58,7 +58,7 @@ class _Windows(ModuleType):
 
 def _by_path(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        if any(name.endswith("dir_fd") for name in kwargs):
+        if any(name.endswith("dir_fd") and given is not None for name, given in kwargs.items()):
             raise NotImplementedError("dir_fd unavailable on this platform")
         if args and isinstance(args[0], int):
             raise TypeError("path should be string, not int")

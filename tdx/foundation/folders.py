@@ -12,11 +12,12 @@ import errno
 import os
 import stat
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, Self
+from typing import IO, Any, Self
 
 try:
     import fcntl
@@ -29,9 +30,19 @@ HAS_DESCRIPTORS = os.open in os.supports_dir_fd
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOINHERIT", 0)
 
 
-class Folder(Protocol):
-    """An open folder. Names are those of its files and folders; links are not followed."""
+@dataclass(frozen=True, slots=True)
+class Folder(ABC):
+    """An open folder. Names are those of its files and folders; links are not followed.
 
+    Args:
+        descriptor: Its descriptor, to which names are relative. ``None`` on Windows.
+        path: Its absolute path, without links. Empty if there is a descriptor.
+    """
+
+    descriptor: int | None
+    path: str
+
+    @abstractmethod
     def open_folder(self, name: str) -> Folder:
         """Open a folder in it.
 
@@ -39,147 +50,107 @@ class Folder(Protocol):
             NotADirectoryError: It is something else, or a link.
             OSError: It cannot be opened.
         """
-        ...
 
+    @abstractmethod
     def open_file(self, name: str, flags: int, mode: int) -> int:
         """Open a file, and return its descriptor.
 
         Raises:
             OSError: It is a link, or cannot be opened.
         """
-        ...
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Flush its entries to disk."""
+
+    @abstractmethod
+    def lock(self, *, shared: bool, wait: bool) -> bool:
+        """Lock it until it is closed; return False if another process has locked it."""
+
+    @abstractmethod
+    def is_at(self, path: str | Path) -> bool:
+        """Return True if it is what a path leads to."""
+
+    @abstractmethod
+    def duplicate(self) -> Folder:
+        """Return the folder opened once more."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
 
     def file_type(self, name: str) -> int | None:
         """Return the type of a file (:func:`stat.S_IFMT`); ``None``: there is none."""
-        ...
+        with suppress(OSError):
+            path = self._join(name)
+            status = os.stat(path, dir_fd=self.descriptor, follow_symlinks=False)
+            # A junction of Windows is a link that has the status of a folder.
+            if stat.S_ISLNK(status.st_mode) or not getattr(status, "st_reparse_tag", 0):
+                return stat.S_IFMT(status.st_mode)
+        return None
 
     def make_folder(self, name: str, mode: int) -> None:
         """Create a folder."""
-        ...
+        os.mkdir(self._join(name), mode, dir_fd=self.descriptor)
 
     def read_link(self, name: str) -> str:
         """Return the target of a symbolic link, at a path below the folder."""
-        ...
+        return os.readlink(self._join(name), dir_fd=self.descriptor)
 
     def names(self) -> list[str]:
         """Return the names of its files and folders."""
-        ...
+        return os.listdir(self.path if self.descriptor is None else self.descriptor)
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
         """Yield its files and folders."""
-        ...
+        # typeshed types the entries of a union of both as `DirEntry[Any]`.
+        source: Any = self.path if self.descriptor is None else self.descriptor
+        with os.scandir(source) as entries:
+            yield from entries
 
     def rename(self, name: str, new: str, target: Folder | None = None) -> None:
-        """Rename a file or folder, and replace a file of the new name.
-
-        Args:
-            name: Its name.
-            new: Its new name.
-            target: The folder that it is moved to; ``None``: this one.
-        """
-        ...
+        """Rename or move a file or folder to ``target``, by default this one; replaces a file."""
+        other = target or self
+        source, destination = self._join(name), other._join(new)
+        os.replace(source, destination, src_dir_fd=self.descriptor, dst_dir_fd=other.descriptor)
 
     def remove_file(self, name: str) -> None:
         """Remove a file or link."""
-        ...
+        os.unlink(self._join(name), dir_fd=self.descriptor)
 
     def remove_folder(self, name: str) -> None:
         """Remove an empty folder."""
-        ...
+        os.rmdir(self._join(name), dir_fd=self.descriptor)
 
-    def sync(self) -> None:
-        """Flush its entries to disk."""
-        ...
-
-    def lock(self, *, shared: bool, wait: bool) -> bool:
-        """Lock it until it is closed; return False if another process has locked it."""
-        ...
-
-    def is_at(self, path: str | Path) -> bool:
-        """Return True if it is what a path leads to."""
-        ...
-
-    def duplicate(self) -> Folder:
-        """Return the folder opened once more."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
+    def _join(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
 
-@dataclass(frozen=True, slots=True)
-class DescriptorFolder:
-    """A folder of Linux or macOS.
+class DescriptorFolder(Folder):
+    """A folder of Linux or macOS."""
 
-    Args:
-        descriptor: Its descriptor.
-    """
-
+    __slots__ = ()
     descriptor: int
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open a folder. Links are followed."""
-        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _FLAGS))
+        return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _FLAGS), "")
 
     def open_folder(self, name: str) -> Self:
-        """See :class:`Folder`."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | _FLAGS
-        return type(self)(os.open(name, flags, dir_fd=self.descriptor))
+        return type(self)(os.open(name, flags, dir_fd=self.descriptor), "")
 
     def open_file(self, name: str, flags: int, mode: int) -> int:
-        """See :class:`Folder`."""
         # Non-blocking, so that opening a pipe does not hang.
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS
         descriptor = os.open(name, flags, mode, dir_fd=self.descriptor)
         os.set_blocking(descriptor, True)
         return descriptor
 
-    def file_type(self, name: str) -> int | None:
-        """See :class:`Folder`."""
-        with suppress(OSError):
-            status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
-            return stat.S_IFMT(status.st_mode)
-        return None
-
-    def make_folder(self, name: str, mode: int) -> None:
-        """See :class:`Folder`."""
-        os.mkdir(name, mode, dir_fd=self.descriptor)
-
-    def read_link(self, name: str) -> str:
-        """See :class:`Folder`."""
-        return os.readlink(name, dir_fd=self.descriptor)
-
-    def names(self) -> list[str]:
-        """See :class:`Folder`."""
-        return os.listdir(self.descriptor)
-
-    def entries(self) -> Iterator[os.DirEntry[str]]:
-        """See :class:`Folder`."""
-        with os.scandir(self.descriptor) as entries:
-            yield from entries
-
-    def rename(self, name: str, new: str, target: Folder | None = None) -> None:
-        """See :class:`Folder`."""
-        other = self if target is None else target
-        assert isinstance(other, DescriptorFolder)
-        os.replace(name, new, src_dir_fd=self.descriptor, dst_dir_fd=other.descriptor)
-
-    def remove_file(self, name: str) -> None:
-        """See :class:`Folder`."""
-        os.unlink(name, dir_fd=self.descriptor)
-
-    def remove_folder(self, name: str) -> None:
-        """See :class:`Folder`."""
-        os.rmdir(name, dir_fd=self.descriptor)
-
     def sync(self) -> None:
-        """See :class:`Folder`."""
         os.fsync(self.descriptor)
 
     def lock(self, *, shared: bool, wait: bool) -> bool:
-        """See :class:`Folder`."""
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             fcntl.flock(self.descriptor, kind if wait else kind | fcntl.LOCK_NB)
@@ -189,89 +160,42 @@ class DescriptorFolder:
         return True
 
     def is_at(self, path: str | Path) -> bool:
-        """See :class:`Folder`."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), os.stat(path))
         except OSError:
             return False
 
     def duplicate(self) -> Self:
-        """See :class:`Folder`."""
-        return type(self)(os.dup(self.descriptor))
+        return type(self)(os.dup(self.descriptor), "")
 
     def close(self) -> None:
-        """See :class:`Folder`."""
         os.close(self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class PathFolder:
-    """A folder of Windows, which other processes may lock and replace while it is open.
+class PathFolder(Folder):
+    """A folder of Windows, which other processes may lock and replace while it is open."""
 
-    Args:
-        path: Its absolute path, without links.
-    """
-
-    path: Path
+    __slots__ = ()
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Open a folder. Links are followed."""
         resolved = Path(path).resolve(strict=True)
         if not resolved.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        return cls(resolved)
+        return cls(None, str(resolved))
 
     def open_folder(self, name: str) -> Self:
-        """See :class:`Folder`."""
-        inner = self.path / name
-        if stat.S_IFMT(_lstat(inner).st_mode) != stat.S_IFDIR:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(inner))
-        return type(self)(inner)
+        inner = self._join(name)
+        if self.file_type(name) != stat.S_IFDIR:
+            # One that is missing has another error.
+            os.lstat(inner)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), inner)
+        return type(self)(None, inner)
 
     def open_file(self, name: str, flags: int, mode: int) -> int:
-        """See :class:`Folder`."""
-        file = self.path / name
         if self.file_type(name) not in (None, stat.S_IFREG):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
-        return os.open(file, flags | _FLAGS, mode)
-
-    def file_type(self, name: str) -> int | None:
-        """See :class:`Folder`."""
-        with suppress(OSError):
-            return stat.S_IFMT(_lstat(self.path / name).st_mode)
-        return None
-
-    def make_folder(self, name: str, mode: int) -> None:
-        """See :class:`Folder`."""
-        os.mkdir(self.path / name, mode)
-
-    def read_link(self, name: str) -> str:
-        """See :class:`Folder`."""
-        return os.readlink(self.path / name)
-
-    def names(self) -> list[str]:
-        """See :class:`Folder`."""
-        return os.listdir(self.path)
-
-    def entries(self) -> Iterator[os.DirEntry[str]]:
-        """See :class:`Folder`."""
-        with os.scandir(self.path) as entries:
-            yield from entries
-
-    def rename(self, name: str, new: str, target: Folder | None = None) -> None:
-        """See :class:`Folder`."""
-        other = self if target is None else target
-        assert isinstance(other, PathFolder)
-        os.replace(self.path / name, other.path / new)
-
-    def remove_file(self, name: str) -> None:
-        """See :class:`Folder`."""
-        os.unlink(self.path / name)
-
-    def remove_folder(self, name: str) -> None:
-        """See :class:`Folder`."""
-        os.rmdir(self.path / name)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._join(name))
+        return os.open(self._join(name), flags | _FLAGS, mode)
 
     def sync(self) -> None:
         """See :class:`Folder`; Windows has no such call."""
@@ -281,26 +205,16 @@ class PathFolder:
         return True
 
     def is_at(self, path: str | Path) -> bool:
-        """See :class:`Folder`."""
         try:
             return os.path.samefile(self.path, path)
         except OSError:
             return False
 
     def duplicate(self) -> Self:
-        """See :class:`Folder`."""
         return self
 
     def close(self) -> None:
-        """See :class:`Folder`."""
-
-
-def _lstat(path: Path) -> os.stat_result:
-    """Return the status of a file; that of a junction is the status of a link."""
-    status = path.lstat()
-    if getattr(status, "st_reparse_tag", 0) and not stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return status
+        pass
 
 
 def open_folder(path: str | Path) -> Folder:
