@@ -13,7 +13,7 @@ import pytest
 
 from tdx.foundation.nvml import GpuState
 from tdx.profiling.passes import observer
-from tdx.profiling.passes.accelerator import OnSync
+from tdx.profiling.passes.accelerator import OnSync, TorchAccelerator
 from tdx.profiling.passes.device_trace import TraceEvent, TraceKind
 from tests.profiling.fake_clock import US, FakeClock
 
@@ -33,7 +33,7 @@ class Mark:
     at_ns: int
 
 
-class FakeDevice:
+class FakeDevice(TorchAccelerator):
     """Device that processes its queue while the clock of the host advances.
 
     Args:
@@ -152,7 +152,7 @@ class FakeDevice:
         self._taken += size
         self._peak = max(self._peak, self._taken)
 
-    # Interface of Accelerator
+    # What a device of torch does
 
     def mark(self) -> Mark:
         assert not self.capturing, "an event would become part of the graph"

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -84,74 +84,6 @@ def watch_syncs(callback: OnSync) -> Iterator[None]:
 _ACTIVITIES = {"cuda": "CUDA", "xpu": "XPU"}
 
 
-class Accelerator(Protocol):
-    """A device that processes its queue of work asynchronously.
-
-    Args:
-        name: Such as ``cuda:0``.
-        timing_error: Why its work cannot be timed. ``None``: it can.
-        missing: What it does not report, each a sentence.
-        reports_syncs: Whether it reports where the host waits for it.
-        reports_memory: Whether it reports its memory use.
-        reports_work: Whether it reports kernels and copies.
-    """
-
-    name: str
-    timing_error: str | None
-    missing: tuple[str, ...]
-    reports_syncs: bool
-    reports_memory: bool
-    reports_work: bool
-
-    def mark(self) -> Any:
-        """Put an event into the queue of the device, which records when the device reaches it."""
-        ...
-
-    def release(self, events: list[Any]) -> None:
-        """Reuse events whose times were read."""
-        ...
-
-    def is_capturing(self) -> bool:
-        """Return True if work is recorded into a graph, in which it must not wait or be timed."""
-        ...
-
-    def occupy(self) -> None:
-        """Queue work for some milliseconds."""
-        ...
-
-    def gpu(self) -> GpuState | str:
-        """Return the state that the driver reports, or why there is none, as a sentence."""
-        ...
-
-    def elapsed_ns(self, earlier: Any, later: Any) -> int:
-        """Return the time between two events after both were reached."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished its work."""
-        ...
-
-    def memory(self) -> tuple[int, int, int]:
-        """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
-        ...
-
-    def reserved_bytes(self) -> int:
-        """Return the bytes that torch holds, in use or for later use."""
-        ...
-
-    def reset_peak(self) -> None:
-        """Reset the peak to the current memory use."""
-        ...
-
-    def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
-        """Call a function with the place, ``file:line``, of each synchronization in the block."""
-        ...
-
-    def record_trace(self, path: Path) -> AbstractContextManager[None]:
-        """Write the trace of the block to a file when it ends."""
-        ...
-
-
 @contextmanager
 def record_trace(
     path: Path, activities: Sequence[torch.profiler.ProfilerActivity] = ()
@@ -167,7 +99,11 @@ def record_trace(
 
 
 class TorchAccelerator:
-    """Device of torch; see :class:`Accelerator`.
+    """A device of torch that processes its queue of work asynchronously.
+
+    Attributes:
+        timing_error: Why its work cannot be timed. ``None``: it can.
+        missing: What it does not report, each a sentence.
 
     Raises:
         DeviceError: It does not exist.
@@ -220,8 +156,8 @@ class TorchAccelerator:
             return False
         return True
 
-    def mark(self) -> torch.Event:
-        """See :class:`Accelerator`; uses the current stream."""
+    def mark(self) -> Any:
+        """Put an event into the current stream, which records when the device reaches it."""
         if self._events:
             event = self._events.pop()
         else:
@@ -229,36 +165,43 @@ class TorchAccelerator:
         event.record(accelerators.current_stream(self._device))
         return event
 
-    def release(self, events: list[torch.Event]) -> None:
+    def release(self, events: list[Any]) -> None:
+        """Reuse events whose times were read."""
         self._events += events
 
     def is_capturing(self) -> bool:
+        """Return True if work is recorded into a graph, in which it must not wait or be timed."""
         return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def occupy(self) -> None:
-        """See :class:`Accelerator`; multiplications that take 17 billion operations each."""
+        """Queue work for some milliseconds: products of 17 billion operations each."""
         if self._load is None:
             self._load = torch.zeros(2048, 2048, device=self._device)
         for _ in range(50):
             torch.mm(self._load, self._load)
 
     def gpu(self) -> GpuState | str:
+        """Return the state that the driver reports, or why there is none, as a sentence."""
         if self._device.type != "cuda":
             return f"{self.name}: total memory and clocks are read on NVIDIA GPUs only."
         return read_gpu(self._device)
 
-    def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
+    def elapsed_ns(self, earlier: Any, later: Any) -> int:
+        """Return the time between two events after both were reached."""
         return round(earlier.elapsed_time(later) * 1e6)
 
     def synchronize(self) -> None:
+        """Wait until the device has finished its work."""
         accelerators.synchronize(self._device)
 
     def memory(self) -> tuple[int, int, int]:
+        """Return bytes allocated so far, bytes in use, and the peak since :meth:`reset_peak`."""
         stats = accelerators.memory_stats(self._device)
         prefix = "allocated_bytes.all."
         return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
     def reserved_bytes(self) -> int:
+        """Return the bytes that torch holds, in use or for later use."""
         reserved: int = accelerators.memory_stats(self._device)["reserved_bytes.all.current"]
         return reserved
 
@@ -266,10 +209,12 @@ class TorchAccelerator:
         accelerators.reset_peak_memory_stats(self._device)
 
     def record_syncs(self, callback: OnSync) -> AbstractContextManager[None]:
+        """Call a function with the place, ``file:line``, of each synchronization in the block."""
         return watch_syncs(callback)
 
     @contextmanager
     def record_trace(self, path: Path) -> Iterator[None]:
+        """Write the trace of the block to a file when it ends."""
         with record_trace(path, [] if self._activity is None else [self._activity]):
             yield
             # Queued work would be missing from the trace.
@@ -297,7 +242,7 @@ NO_SYNC_NOTE = "Sync mode has no effect: everything runs on the host."
 
 
 def synchronized_clock(
-    clock: Callable[[], int], accelerator: Accelerator | None
+    clock: Callable[[], int], accelerator: TorchAccelerator | None
 ) -> Callable[[], int]:
     """Return a clock that waits for the device, if there is one, before each reading."""
     if accelerator is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tdx.core.envs import EnvBase
-from tdx.profiling.passes.accelerator import Accelerator, TorchAccelerator, list_accelerators
+from tdx.profiling.passes.accelerator import TorchAccelerator, list_accelerators
 from tdx.profiling.passes.device import (
     DeviceMemory,
     DeviceTimes,
@@ -36,7 +36,7 @@ class AcceleratorLookup:
         notes: Notes for the reader, each a sentence.
     """
 
-    accelerator: Accelerator | None = None
+    accelerator: TorchAccelerator | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -62,7 +62,7 @@ def find_accelerator(env: EnvBase, policy: object = None) -> AcceleratorLookup:
 
 def make_observers(
     name: PassName,
-    accelerator: Accelerator | None,
+    accelerator: TorchAccelerator | None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> list[Observer]:
     """Create the observers of a pass, each with its own rollout."""

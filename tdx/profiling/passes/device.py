@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tdx.core.meter import engine_part
 from tdx.foundation.nvml import GpuState
-from tdx.profiling.passes.accelerator import Accelerator, record_trace
+from tdx.profiling.passes.accelerator import TorchAccelerator, record_trace
 from tdx.profiling.passes.device_trace import (
     LINE_PREFIX,
     START_RANGE,
@@ -51,7 +51,7 @@ _NO_USE = DeviceUse(0.0)
 _CALIBRATION_CALLS, _CALIBRATION_WARMUP = 64, 16
 
 
-def _summary(profile: ModeProfile, accelerator: Accelerator) -> DeviceSummary:
+def _summary(profile: ModeProfile, accelerator: TorchAccelerator) -> DeviceSummary:
     return profile.device or DeviceSummary(accelerator.name)
 
 
@@ -117,7 +117,7 @@ class DeviceTimes(Observer):
     records_warmup = True
 
     def __init__(
-        self, accelerator: Accelerator, clock: Callable[[], int] = time.perf_counter_ns
+        self, accelerator: TorchAccelerator, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         super().__init__()
         self._accelerator = accelerator
@@ -296,7 +296,7 @@ class SynchronizedTimes(Observer):
     """Measures the time of each part on the host if it waits for the device before and after."""
 
     def __init__(
-        self, accelerator: Accelerator, clock: Callable[[], int] = time.perf_counter_ns
+        self, accelerator: TorchAccelerator, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         super().__init__()
         self._accelerator = accelerator
@@ -334,7 +334,7 @@ class SynchronizedTimes(Observer):
 class Syncs(Observer):
     """Counts where the host waits for the device, by part, on devices that report no trace."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchAccelerator) -> None:
         super().__init__()
         self._accelerator = accelerator
         self._around: list[int] = []
@@ -368,7 +368,7 @@ class Syncs(Observer):
 class DeviceMemory(PolledMemory):
     """Observes memory allocated on an accelerator."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchAccelerator) -> None:
         super().__init__()
         self._accelerator = accelerator
 
@@ -405,7 +405,7 @@ class TraceRecorder(TorchProfilerObserver):
 
     records_warmup = True
 
-    def __init__(self, path: Path, accelerator: Accelerator | None) -> None:
+    def __init__(self, path: Path, accelerator: TorchAccelerator | None) -> None:
         super().__init__(memory=False)
         self._path = path
         self._device = accelerator
@@ -443,7 +443,7 @@ class TraceRecorder(TorchProfilerObserver):
 class DeviceWork(TraceRecorder):
     """Reads from a trace what the device does for each part, and where the host waits for it."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: TorchAccelerator) -> None:
         super().__init__(Path(), accelerator)
         self._accelerator = accelerator
         self._trace: list[TraceEvent] = []
