@@ -251,14 +251,10 @@ def _time_one_argument(function: Function, clock: Clock, add: Append) -> Functio
     def run(tensordict: Any) -> Any:
         start = clock()
         try:
-            result = function(tensordict)
-        except BaseException:
+            return function(tensordict)
+        finally:
             add(start)
             add(clock())
-            raise
-        add(start)
-        add(clock())
-        return result
 
     return run
 
@@ -267,14 +263,10 @@ def _time_two_arguments(function: Function, clock: Clock, add: Append) -> Functi
     def run(tensordict: Any, next_tensordict: Any) -> Any:
         start = clock()
         try:
-            result = function(tensordict, next_tensordict)
-        except BaseException:
+            return function(tensordict, next_tensordict)
+        finally:
             add(start)
             add(clock())
-            raise
-        add(start)
-        add(clock())
-        return result
 
     return run
 
@@ -307,14 +299,10 @@ def _time_any_arguments(function: Function, clock: Clock, add: Append) -> Functi
     def run(*args: Any, **kwargs: Any) -> Any:
         start = clock()
         try:
-            result = function(*args, **kwargs)
-        except BaseException:
+            return function(*args, **kwargs)
+        finally:
             add(start)
             add(clock())
-            raise
-        add(start)
-        add(clock())
-        return result
 
     return run
 
