@@ -263,11 +263,12 @@ def edited_file(name: str, value: str) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> ArgumentError:
-    return ArgumentError(
-        f"cannot read the configuration file: {explain_os_error(error)}",
-        hint=_fix_hint(path),
-        where=Where(file=str(path)),
-    )
+    return _broken(path, f"cannot read the configuration file: {explain_os_error(error)}")
+
+
+def _broken(path: Path, message: str, line: int | None = None) -> ArgumentError:
+    hint = f"fix or remove it; `tdx config init --force` creates a new {path.name}"
+    return ArgumentError(message, hint=hint, where=Where(file=str(path), line=line))
 
 
 def load_settings() -> Settings:
@@ -356,32 +357,17 @@ def _parse_toml(path: Path, data: bytes) -> tuple[str, dict[str, Any]]:
         text = data.decode("utf-8")
         return text, tomllib.loads(text)
     except UnicodeDecodeError as error:
-        raise ArgumentError(
-            "the configuration file is not valid UTF-8",
-            hint=_fix_hint(path),
-            where=Where(file=str(path)),
-        ) from error
+        raise _broken(path, "the configuration file is not valid UTF-8") from error
     except RecursionError as error:
-        raise ArgumentError(
-            "the configuration file is nested too deeply",
-            hint=_fix_hint(path),
-            where=Where(file=str(path)),
-        ) from error
+        raise _broken(path, "the configuration file is nested too deeply") from error
     except ValueError as error:
         # A TOMLDecodeError, or the ValueError for an integer of thousands of digits.
         problem, line = str(error), None
         position = re.search(r" \(at line (\d+), column \d+\)$", problem)
         if position:
             problem, line = problem[: position.start()], int(position.group(1))
-        raise ArgumentError(
-            f"invalid TOML: {problem[:1].lower()}{problem[1:]}",
-            hint=_fix_hint(path),
-            where=Where(file=str(path), line=line),
-        ) from error
-
-
-def _fix_hint(path: Path) -> str:
-    return f"fix or remove it; `tdx config init --force` creates a new {path.name}"
+        message = f"invalid TOML: {problem[:1].lower()}{problem[1:]}"
+        raise _broken(path, message, line) from error
 
 
 def _find_line(text: str, name: str) -> int | None:

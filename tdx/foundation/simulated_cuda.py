@@ -95,9 +95,13 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     return hasattr(storage, _FLAG)
 
 
-def _flag(result: object) -> None:
+def _flag(result: object, is_here: bool = True) -> None:
     for tensor in _tensors(result):
-        setattr(tensor.untyped_storage(), _FLAG, True)
+        storage = tensor.untyped_storage()
+        if is_here:
+            setattr(storage, _FLAG, True)
+        elif hasattr(storage, _FLAG):
+            delattr(storage, _FLAG)
 
 
 def _tensors(*values: object) -> Iterator[torch.Tensor]:
@@ -175,25 +179,14 @@ class SimulatedCuda:
         finally:
             self.is_quiet = before
 
-    def report(
-        self,
-        kind: CallKind,
-        name: str,
-        nbytes: int = 0,
-    ) -> None:
+    def report(self, kind: CallKind, name: str, nbytes: int = 0) -> None:
         """Report a call at the line that makes it."""
         if not self.is_quiet:
             self._report(DeviceCall(kind, name, calling_line(self._skipped), nbytes))
 
-    def copy_to_device(self, name: str, nbytes: int, *, waits: bool = True) -> None:
-        """Report a copy to the device; the host waits for it unless it is told not to."""
-        self.report("to device", name, nbytes)
-        if waits:
-            self.report("wait", name)
-
-    def copy_to_host(self, name: str, nbytes: int, *, waits: bool = True) -> None:
-        """Report a copy to the host."""
-        self.report("to host", name, nbytes)
+    def copy(self, kind: CallKind, name: str, nbytes: int, *, waits: bool = True) -> None:
+        """Report a copy; the host waits for it unless it is told not to."""
+        self.report(kind, name, nbytes)
         if waits:
             self.report("wait", name)
 
@@ -219,14 +212,9 @@ class SimulatedCuda:
             return tensor.to(dtype, copy=copy)
         with self.quiet():
             moved = tensor.to(dtype, copy=True)
-        if there:
-            self.copy_to_device(name, tensor.nbytes, waits=not non_blocking)
-            _flag(moved)
-        else:
-            self.copy_to_host(name, tensor.nbytes, waits=not non_blocking)
-            storage = moved.untyped_storage()
-            if hasattr(storage, _FLAG):
-                delattr(storage, _FLAG)
+        kind: CallKind = "to device" if there else "to host"
+        self.copy(kind, name, tensor.nbytes, waits=not non_blocking)
+        _flag(moved, there)
         return moved
 
 
@@ -327,7 +315,7 @@ class _Functions(TorchFunctionMode):
                     self._copy_host_values(args, kwargs)
                 if is_on_device(subject):
                     if func is _T.numpy and kwargs.get("force"):
-                        device.copy_to_host("numpy(force=True)", subject.nbytes)
+                        device.copy("to host", "numpy(force=True)", subject.nbytes)
                         with device.quiet():
                             # A copy, as of a device, so that the two do not share memory.
                             return func(*args, **kwargs).copy()
@@ -337,7 +325,7 @@ class _Functions(TorchFunctionMode):
                             "to copy the tensor to host memory first."
                         )
                     if func is _T.tolist or func in _PRINTS:
-                        device.copy_to_host(_called(name), subject.nbytes)
+                        device.copy("to host", _called(name), subject.nbytes)
                         with device.quiet():
                             return func(*args, **kwargs)
                     if name == "__deepcopy__":
@@ -405,7 +393,7 @@ class _Functions(TorchFunctionMode):
         if any(map(is_on_device, tensors)):
             for tensor in tensors:
                 if not tensor.dim() and not is_on_device(tensor):
-                    self._device.copy_to_device("where with a tensor of the host", tensor.nbytes)
+                    self._device.copy("to device", "where with a tensor of the host", tensor.nbytes)
 
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         pinned = tensor.clone()
@@ -431,19 +419,14 @@ class _Functions(TorchFunctionMode):
             if _is_simulated(target):
                 # Otherwise it would share the memory of an array of NumPy.
                 made = made.clone()
-                device.copy_to_device(f"{name}()", made.nbytes)
+                device.copy("to device", f"{name}()", made.nbytes)
                 _flag(made)
             return made
         if name in _FROM_NUMBERS and any(map(is_on_device, _tensors(*args, *kwargs.values()))):
             device.report("wait", "a tensor as a number")
         with device.quiet():
             result = func(*args, **kwargs)
-        for tensor in _tensors(result):
-            storage = tensor.untyped_storage()
-            if _is_simulated(target):
-                setattr(storage, _FLAG, True)
-            elif hasattr(storage, _FLAG):
-                delattr(storage, _FLAG)
+        _flag(result, _is_simulated(target))
         if _is_simulated(target) and not name.startswith(_WITHOUT_KERNEL):
             device.report("launch", name)
         return result
@@ -488,7 +471,7 @@ class _Operators(TorchDispatchMode):
         # The sizes of a packed batch stay on the host.
         _flag(result[0] if name == "_pack_padded_sequence" else result)
         if name in _WAITING or _waits_for(name, func, args, kwargs):
-            device.report("wait", _NAMES.get(device.python_call, f"{device.python_call or name}"))
+            device.report("wait", _NAMES.get(device.python_call, device.python_call or name))
         if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
             device.report("launch", name)
         return result
@@ -498,14 +481,12 @@ class _Operators(TorchDispatchMode):
         non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
         to, from_ = is_on_device(target), is_on_device(source)
         result = func(*args, **kwargs)
-        device = self._device
-        name = _NAMES.get(device.python_call, "copy_()")
         if to and from_:
-            device.report("launch", "copy_")
-        elif to:
-            device.copy_to_device(name, source.nbytes, waits=not non_blocking)
-        elif from_:
-            device.copy_to_host(name, source.nbytes, waits=not non_blocking)
+            self._device.report("launch", "copy_")
+        elif to or from_:
+            name = _NAMES.get(self._device.python_call, "copy_()")
+            kind: CallKind = "to device" if to else "to host"
+            self._device.copy(kind, name, source.nbytes, waits=not non_blocking)
         return result
 
     def _report_indices(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -516,7 +497,7 @@ class _Operators(TorchDispatchMode):
         masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
         for index in indices:
             if is_on_device(target) and not is_on_device(index):
-                device.copy_to_device("an index on the host", index.nbytes)
+                device.copy("to device", "an index on the host", index.nbytes)
         if name == "index":
             if masks:
                 device.report("wait", "indexing with a mask")
@@ -528,7 +509,7 @@ class _Operators(TorchDispatchMode):
         if fills and not is_on_device(values):
             return
         if not is_on_device(values):
-            device.copy_to_device("assignment of a host value to indices", values.nbytes)
+            device.copy("to device", "assignment of a host value to indices", values.nbytes)
         if masks:
             device.report("wait", "assignment to a mask")
 
@@ -573,7 +554,7 @@ def _patch_torch(patches: Patches, device: SimulatedCuda) -> None:
 
     def save_from_device(obj: object, *args: Any, **kwargs: Any) -> None:
         for tensor in filter(is_on_device, _tensors(obj)):
-            device.copy_to_host("save()", tensor.nbytes)
+            device.copy("to host", "save()", tensor.nbytes)
         save(obj, *args, **kwargs)
 
     class Event:
