@@ -62,21 +62,13 @@ def current_stream(device: torch.device) -> Any:
 
 
 def memory_stats(device: torch.device) -> dict[str, Any]:
-    """Return the statistics of the device's allocator.
-
-    Raises:
-        AttributeError: torch does not count memory on this type of device.
-    """
+    """Return the statistics of the device's allocator; AttributeError if torch has none for it."""
     found: dict[str, Any] = _call_for_device("memory_stats", device)
     return found
 
 
 def reset_peak_memory_stats(device: torch.device) -> None:
-    """Restart the peak values in :func:`memory_stats`.
-
-    Raises:
-        AttributeError: torch does not count memory on this type of device.
-    """
+    """Restart the peak values in :func:`memory_stats`."""
     _call_for_device("reset_peak_memory_stats", device)
 
 

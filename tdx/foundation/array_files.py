@@ -33,38 +33,19 @@ FORGED = "the file is damaged or was made to look larger than it is; do not use 
 
 @dataclass(frozen=True, slots=True)
 class FileColumn:
-    """A column of a file.
-
-    Args:
-        dtype: NumPy's dtype.
-        shape: Shape of the whole column, time first.
-    """
+    """A column of a file, with NumPy's dtype; the first dim of the shape is time."""
 
     dtype: Any
     shape: tuple[int, ...]
 
 
 def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
-    """Return the size of an array that a header declares.
-
-    Raises:
-        StorageError: The shape is impossible.
-    """
+    """Return the size of an array in a header; StorageError if its shape is impossible."""
     return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
 
 
 def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
-    """Compare a declared size with the bytes that are stored for it.
-
-    Args:
-        claimed: Bytes after decompression.
-        stored: Bytes in the file.
-        ratio: Largest expansion of the compression.
-        what: Name of the data in error messages.
-
-    Raises:
-        StorageError: The compression cannot have stored that much.
-    """
+    """Refuse a declared size that a compression of at most this ratio cannot have stored."""
     if claimed > stored * ratio + FREE_BYTES:
         raise StorageError(
             f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=FORGED
@@ -72,10 +53,6 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
 
 
 def check_chunk_bytes(size: int, claimed: int, what: str) -> None:
-    """Check the size of the chunks of an array, each of which is decompressed as a whole.
-
-    Raises:
-        StorageError: They are much larger than the array itself, or than tdx writes.
-    """
+    """Refuse chunks much larger than their array, or than tdx writes; each is read as a whole."""
     if size > max(FREE_BYTES, min(2 * claimed, MAX_CHUNK_BYTES)):
         raise StorageError(f"{what} has chunks of {size:,} bytes", hint="use smaller chunks")

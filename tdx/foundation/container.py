@@ -52,12 +52,7 @@ def temporary_name(name: str) -> str:
 
 
 class UnsyncedError(OutputError):
-    """A file or folder is in place, but a power loss may bring the old one back.
-
-    Args:
-        target: The file or folder.
-        error: Error of the disk.
-    """
+    """A file or folder is in place, but a power loss may bring the old one back."""
 
     def __init__(self, target: str | Path, error: OSError) -> None:
         super().__init__(
@@ -84,15 +79,7 @@ class Container:
     @classmethod
     @contextmanager
     def open(cls, path: str | Path, name: Path | None = None) -> Iterator[Self]:
-        """Open a folder. Links in ``path`` itself are followed.
-
-        Args:
-            path: The folder.
-            name: What error messages call it; ``None``: ``path``.
-
-        Raises:
-            OSError: The path does not exist, or is not a folder.
-        """
+        """Open a folder, which messages call ``name``. Links in ``path`` itself are followed."""
         folder = open_folder(path)
         try:
             yield cls(Path(path) if name is None else name, folder)
@@ -101,15 +88,10 @@ class Container:
 
     @contextmanager
     def subfolder(self, name: str, *, create: bool = False) -> Iterator[Container]:
-        """Open a folder below this one.
+        """Open a folder below this one; ``""`` is this folder itself.
 
-        Args:
-            name: Path of the folder; ``""`` is this folder itself.
-            create: True to create missing folders, and flush their names to disk.
-
-        Raises:
-            FileNotFoundError: It does not exist.
-            StorageError: A part of the path is not a folder.
+        ``create`` creates missing folders, and flushes their names to disk. A missing folder is a
+        FileNotFoundError, and a part of the path that is no folder a StorageError.
         """
         current = self.folder
         try:
@@ -132,8 +114,7 @@ class Container:
     ) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Yield each file and folder below the folder, with its path.
 
-        Args:
-            enters: Returns True for the path of a folder whose content is yielded as well.
+        ``enters`` returns True for the path of a folder whose content is yielded as well.
         """
         pending = [""]
         while pending:
@@ -148,14 +129,7 @@ class Container:
     def check_links(
         self, enters: Callable[[str], bool] = lambda path: True, most: int = _MAX_FILES
     ) -> dict[str, int]:
-        """Refuse anything but regular files and folders.
-
-        Args:
-            enters: See :meth:`walk`.
-            most: Largest number of files and folders that is accepted.
-
-        Returns:
-            Size of every file, by its path.
+        """Refuse anything but regular files and folders; return the size of every file by path.
 
         Raises:
             StorageError: There is a link or a device, or an implausible number of files.
@@ -176,42 +150,25 @@ class Container:
         return not self.folder.is_at(self.path)
 
     def lock(self, *, shared: bool = False, wait: bool = False) -> bool:
-        """Keep other processes from locking the folder, until it is closed.
+        """Keep other processes from locking the folder; return False if one has locked it already.
 
-        The folder itself is locked, so no lock file remains, however the process ends. A file
-        system without locks does not protect the folder.
-
-        Args:
-            shared: Whether other processes with a shared lock are accepted.
-            wait: Whether to wait for other processes.
-
-        Returns:
-            False if another process has locked it.
+        The folder itself is locked until it is closed, so no lock file remains, however the process
+        ends. A file system without locks does not protect it. Several processes may share a lock.
         """
         return self.folder.lock(shared=shared, wait=wait)
 
     def sync(self) -> None:
-        """Flush the names in the folder to disk.
-
-        Raises:
-            OSError: The disk reports an error.
-        """
+        """Flush the names in the folder to disk."""
         self.folder.sync()
 
     # Reading
 
     def open_file(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> IO[bytes]:
-        """Open a regular file.
-
-        Args:
-            name: Path of the file.
-            flags: Flags of :func:`os.open`; with ``os.O_CREAT`` missing folders are created too.
-            mode: Permission bits of a new file.
+        """Open a regular file; with ``os.O_CREAT`` in its flags, missing folders are created too.
 
         Raises:
             FileNotFoundError: It does not exist.
             StorageError: It is not a regular file.
-            OSError: It cannot be opened.
         """
         parent, _, last = name.rpartition("/")
         _split_path(name)
@@ -221,11 +178,7 @@ class Container:
         return os.fdopen(descriptor, modes[flags & (os.O_WRONLY | os.O_RDWR)])
 
     def read(self, name: str, limit: int | None = None) -> bytes:
-        """Return the content of a file.
-
-        Args:
-            name: Path of the file.
-            limit: Largest number of bytes accepted; ``None``: any.
+        """Return the content of a file of at most ``limit`` bytes.
 
         Raises:
             FileNotFoundError: It does not exist.
@@ -244,17 +197,10 @@ class Container:
     def replace(
         self, name: str, data: str | bytes, *, sync: bool = True, completes: bool = False
     ) -> None:
-        """Replace a file atomically, in a folder that is created if it is missing.
+        """Replace a file atomically; missing folders are created.
 
-        Args:
-            name: Path of the file.
-            data: New content; text is encoded as UTF-8.
-            sync: True to flush file and folder to disk.
-            completes: True if this switches the container to its new state.
-
-        Raises:
-            OSError: It cannot be written.
-            UnsyncedError: The container is in its new state, but its folder cannot be flushed.
+        ``completes`` is True if this switches the container to its new state: if only the flush of
+        the folder fails then, the error is an :class:`UnsyncedError`.
         """
         parent, _, last = name.rpartition("/")
         _split_path(name)
@@ -272,17 +218,11 @@ class Container:
         mode: int | None = None,
         target: Path | None = None,
     ) -> Iterator[IO[bytes]]:
-        """Yield a locked temporary file that replaces a file when the block ends.
+        """Yield a locked temporary file that replaces a file of this folder when the block ends.
 
-        Args:
-            name: Name of the file directly in this folder.
-            sync: True to flush file and folder to disk.
-            mode: Permission bits; ``None``: those of the umask.
-            target: What is complete afterwards, for :class:`UnsyncedError`; ``None``: nothing.
-
-        Raises:
-            OSError: It cannot be written; the old file remains.
-            UnsyncedError: ``target`` is complete, but the folder cannot be flushed.
+        If it cannot be written, the old file remains. ``mode`` has the permission bits, by default
+        those of the umask. If only the flush of the folder fails, the error is an
+        :class:`UnsyncedError` for ``target``, which is complete then, or the OSError without one.
         """
         temporary = temporary_name(name)
         descriptor = _open_regular(self.folder, temporary, temporary, NEW_FILE_FLAGS, 0o666)
@@ -320,21 +260,14 @@ class Container:
         offset: int | None = None,
         sync: bool = True,
     ) -> str:
-        """Write blocks into a part.
+        """Write blocks into a part, and return their CRC-32 in eight hexadecimal digits.
 
-        Args:
-            name: Path of the part; missing folders are created.
-            blocks: Its bytes.
-            offset: Where the first block goes in a part that may exist; ``None``: the part is new.
-            sync: Whether to flush the part to disk.
-
-        Returns:
-            Checksum of the blocks: CRC-32 in eight hexadecimal digits.
+        They go to ``offset`` in a part that may exist; without one, the part is new. Missing
+        folders are created.
 
         Raises:
             FileExistsError: The part exists, and there is no ``offset``.
             StorageError: It has another hard link, outside of the folder.
-            OSError: It cannot be written.
         """
         crc, position = 0, offset or 0
         flags = NEW_FILE_FLAGS if offset is None else os.O_WRONLY | os.O_CREAT
@@ -352,15 +285,7 @@ class Container:
         return f"{crc:08x}"
 
     def remove(self, name: str, *, sync: bool = False) -> None:
-        """Remove a file or link.
-
-        Args:
-            name: Path of the file.
-            sync: True to flush that to disk; without it, a power loss may bring the file back.
-
-        Raises:
-            FileNotFoundError: It does not exist.
-        """
+        """Remove a file or link; unless that is flushed, a power loss may bring it back."""
         parent, _, last = name.rpartition("/")
         with self.subfolder(parent) as folder:
             folder.folder.remove_file(last)
@@ -368,11 +293,7 @@ class Container:
                 folder.sync()
 
     def list_temporary(self, enters: Callable[[str], bool] = lambda path: True) -> list[str]:
-        """Return the paths of temporary files.
-
-        Args:
-            enters: See :meth:`walk`.
-        """
+        """Return the paths of temporary files; see :meth:`walk`."""
         return [
             path
             for path, entry in self.walk(enters)
@@ -390,13 +311,6 @@ def read_folder(path: Path, read: Callable[[Container], Content]) -> Content:
     """Read a folder through one descriptor, so that everything comes from the same state.
 
     If another process replaces the folder meanwhile, and removes the old one, it is read again.
-
-    Args:
-        path: The folder.
-        read: Reads it.
-
-    Raises:
-        OSError: It does not exist, or cannot be read.
     """
     for _ in range(_ATTEMPTS):
         with Container.open(path) as container:
@@ -414,14 +328,9 @@ def replaced_error(path: Path) -> StorageError:
 
 
 def make_folders(path: str | Path, mode: int = 0o777) -> None:
-    """Create a folder and those above it, and flush their names to disk.
+    """Create a folder, if it is missing, and those above it, and flush their names to disk.
 
-    Args:
-        path: Folder, which may exist.
-        mode: Permission bits of the folder itself; its parents have those of the umask.
-
-    Raises:
-        OSError: A folder cannot be created, or there is a file of that name.
+    ``mode`` has the permission bits of the folder itself; its parents have those of the umask.
     """
     folder = Path(path)
     if folder.is_dir():
@@ -440,11 +349,7 @@ def make_folders(path: str | Path, mode: int = 0o777) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all bytes into an open file at an offset.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Write all bytes into an open file at an offset."""
     left = memoryview(data)
     while left:
         count = write_at(descriptor, left, offset)
@@ -452,17 +357,10 @@ def write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def append_line(descriptor: int, line: bytes, offset: int, *, sync: bool) -> None:
-    """Write a line at the end of an open file.
+    """Write a line at ``offset``, over what follows; remove it again if it cannot be written.
 
-    Args:
-        descriptor: The file.
-        line: The line.
-        offset: End of the lines so far; whatever follows is overwritten.
-        sync: Whether to flush the file to disk.
-
-    Raises:
-        OSError: It cannot be written. The line is removed again: after a failed flush the system
-            shows it, but it may not be on the disk, and a later flush would not tell.
+    After a failed flush the system shows the line, but it may not be on the disk, and a later flush
+    would not tell.
     """
     try:
         write_all(descriptor, line, offset)
@@ -483,11 +381,6 @@ def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> t
     Passing the checksum of the preceding text as ``seed`` chains texts, so that a removed, repeated
     or moved one is detected as well.
 
-    Args:
-        data: Plain data; not empty.
-        seed: Checksum of the preceding text.
-        indent: Spaces per level; ``None``: all on one line.
-
     Example:
         >>> seal({"steps": 3})[0]
         b'{"steps": 3, "check": "79556117"}\n'
@@ -498,12 +391,7 @@ def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> t
 
 
 def read_seal(text: bytes, seed: int = 0) -> int | None:
-    """Return the checksum of a sealed text, or ``None`` if the text was changed.
-
-    Args:
-        text: As :func:`seal` returned it, with the newline at its end.
-        seed: Checksum of the preceding text.
-    """
+    """Return the checksum of a sealed text with its newline; ``None`` if it was changed."""
     check = zlib.crc32(text[:-_END_LENGTH], seed)
     return check if text[-_END_LENGTH:] == _END % check else None
 
@@ -532,10 +420,9 @@ def _open_folder(folder: Folder, part: str, name: str, *, create: bool) -> Folde
 
 
 def _make_folder(folder: Folder, part: str, mode: int = 0o777) -> bool:
-    """Make a folder and flush its name, without which a power loss takes its files away too.
+    """Make a folder and flush its name; return False if it exists.
 
-    Returns:
-        False if it exists.
+    Without that, a power loss takes its files away too.
     """
     try:
         folder.make_folder(part, mode)

@@ -410,17 +410,8 @@ def find_similar_names(
     """Return the known names most similar to a misspelled one, best first, ignoring case.
 
     Names that are much less similar than the best one are left out. A nested key may be as
-    similar as its last part.
-
-    Args:
-        name: The misspelled name.
-        known: Valid names.
-        limit: Maximum number of results.
-        cutoff: Smallest similarity, from 0 to 1. Many known names need a higher one.
-
-    Example:
-        >>> find_similar_names("StepCouter", ["StepCounter", "TrajCounter", "RewardSum"])
-        ['StepCounter']
+    similar as its last part. The smallest similarity, ``cutoff``, is from 0 to 1; many known names
+    need a higher one.
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
     folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=cutoff)
@@ -438,12 +429,6 @@ def install_extra(*extras: str) -> str:
     """Return the hint that names the extras of tdx with a missing package.
 
     It names no package index, where ``tdx`` may be another project.
-
-    Example:
-        >>> install_extra("sb3")
-        'install tdx with its extra `sb3`'
-        >>> install_extra("atari", "mujoco")
-        'install tdx with its extras `atari`, `mujoco`'
     """
     names = ", ".join(f"`{extra}`" for extra in extras)
     return f"install tdx with its extra{'s' if len(extras) > 1 else ''} {names}"
@@ -454,16 +439,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str: ...
 @overload
 def did_you_mean(name: str, known: Iterable[str], otherwise: None = None) -> str | None: ...
 def did_you_mean(name: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
-    """Return a hint that suggests similar names.
-
-    Args:
-        name: The unknown name.
-        known: Valid names.
-        otherwise: Hint to return if no name is similar.
-
-    Example:
-        >>> did_you_mean("StepCouter", ["StepCounter", "RewardSum"])
-        'did you mean StepCounter?'
-    """
+    """Return a hint that suggests similar names, or ``otherwise`` if there are none."""
     similar = find_similar_names(name, known)
     return f"did you mean {' or '.join(similar)}?" if similar else otherwise

@@ -75,12 +75,9 @@ def is_artifact(path: str | Path) -> bool:
 
 
 def suggest_file(path: str | Path, suffixes: Sequence[str] = (), after: str = "") -> str | None:
-    """Return a hint with the files in its folder that have a name like that of a missing one.
+    """Return a hint with the files beside a missing one whose names are similar.
 
-    Args:
-        path: The missing file.
-        suffixes: Suffixes of the files to suggest; all by default.
-        after: What follows the path in what the user typed, such as ``:make``.
+    ``after`` is what follows the path in what the user typed, such as ``:make``.
     """
     path = Path(path)
     with suppress(OSError):
@@ -94,11 +91,9 @@ def suggest_file(path: str | Path, suffixes: Sequence[str] = (), after: str = ""
 
 
 def missing_file_error(path: str | Path, after: str = "") -> UnknownNameError:
-    """Return the error for a missing file, with the files of similar names.
+    """Return the error for a missing file, with files of similar names; see :func:`suggest_file`.
 
-    Args:
-        path: The file. For a Python file, only those are suggested.
-        after: What follows the path in what the user typed, such as ``:make``.
+    For a Python file, only those are suggested.
     """
     suffixes = (".py",) if Path(path).suffix == ".py" else ()
     hint = (
@@ -110,12 +105,9 @@ def missing_file_error(path: str | Path, after: str = "") -> UnknownNameError:
 def check_replaceable(path: str | Path, *, force: bool) -> None:
     """Check that a target may be written, before any work is done.
 
-    Streams are always accepted. Symbolic links are rejected even with ``force``: replacing a link
-    would turn it into a file, and following it would overwrite a file elsewhere.
-
-    Args:
-        path: File to write.
-        force: True to allow replacing an existing regular file.
+    Streams are always accepted, and existing regular files with ``force``. Symbolic links are
+    rejected even with ``force``: replacing a link would turn it into a file, and following it would
+    overwrite a file elsewhere.
 
     Raises:
         ArgumentError: ``path`` is a link, a folder or a block device, or exists without ``force``.
@@ -152,20 +144,9 @@ def atomic_write(
         sync: True to flush the data to disk before renaming.
         mode: Permission bits; by default those of the replaced file, or those of the umask.
 
-    Yields:
-        A binary file.
-
     Raises:
         ArgumentError: The target is not a regular file.
         OSError: The target cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with atomic_write(folder / "a.txt") as file:
-        ...     _ = file.write(b"text")
-        >>> [path.name for path in folder.iterdir()]
-        ['a.txt']
     """
     if is_stream(path):
         with _open_stream(path) as stream:
@@ -186,15 +167,8 @@ def atomic_write(
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Like :func:`atomic_write`, for libraries that open a file by name and seek in it.
 
-    Temporary files of earlier processes that were killed are removed. If the target is a stream,
-    the file is copied to it when the block ends.
-
-    Yields:
-        Path of a new, empty file.
-
-    Raises:
-        ArgumentError: The target is not a regular file.
-        OSError: The target cannot be written.
+    Yields the path of a new, empty file. If the target is a stream, the file is copied to it when
+    the block ends.
     """
     if is_stream(path):
         import tempfile
@@ -219,11 +193,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 def write_atomically(path: str | Path, data: str | bytes, *, sync: bool = True) -> None:
-    """Write data with :func:`atomic_write`; text is encoded as UTF-8.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write data with :func:`atomic_write`; text is encoded as UTF-8."""
     with atomic_write(path, sync=sync) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
@@ -249,11 +219,7 @@ def _permissions(target: Path) -> int | None:
 
 
 def _sync_exchange(target: Path) -> None:
-    """Flush the name of a file or folder that was just put in place.
-
-    Raises:
-        UnsyncedError: The disk reports an error.
-    """
+    """Flush the name of what was just put in place; UnsyncedError if that fails."""
     try:
         sync_path(target.parent)
     except OSError as error:
@@ -268,17 +234,7 @@ def report_write_errors(
     full_hint: str | None = None,
     kind: type[TdxError] = OutputError,
 ) -> Iterator[None]:
-    """Turn errors of the system into one sentence.
-
-    Args:
-        path: File or folder that is written.
-        hint: Next step.
-        full_hint: Next step if the disk is full; ``None``: ``hint``.
-        kind: Type of the error.
-
-    Raises:
-        TdxError: The path cannot be written.
-    """
+    """Turn errors of the system into one sentence, with another hint if the disk is full."""
     try:
         yield
     except OSError as error:
@@ -298,16 +254,9 @@ def report_read_errors(
     missing: TdxError | None = None,
     kind: type[TdxError] = StorageError,
 ) -> Iterator[None]:
-    """Turn errors of the system into one sentence.
+    """Turn errors of the system into one sentence, or into ``missing`` if there is no such path.
 
-    Args:
-        path: File or folder that is read.
-        hint: Next step, unless the disk or a limit of the system is the cause.
-        missing: Error if it does not exist, or is of another type; ``None``: as any other error.
-        kind: Type of the error.
-
-    Raises:
-        TdxError: The path cannot be read.
+    ``hint`` is the next step unless the disk or a limit of the system is the cause.
     """
     try:
         yield
@@ -333,26 +282,15 @@ def remove_path(path: Path) -> None:
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Replace a folder atomically: readers see either the old or the complete new folder.
+    """Yield a new, empty folder that replaces ``path`` atomically when the block ends.
 
     An existing folder is exchanged in one system call (``renameat2`` with ``RENAME_EXCHANGE``). If
     the file system does not support that, the old folder is renamed first, which leaves a moment
     without a folder of that name.
 
-    Yields:
-        A new, empty folder next to ``path``.
-
     Raises:
         OSError: The folder cannot be written.
         OutputError: It is written, but the disk could not flush its name.
-
-    Example:
-        >>> import tempfile
-        >>> target = Path(tempfile.mkdtemp()) / "result"
-        >>> with atomic_folder(target) as folder:
-        ...     _ = (folder / "a.txt").write_text("text")
-        >>> (target / "a.txt").read_text()
-        'text'
     """
     target = Path(path)
     with _scratch_folder(target) as part:
@@ -441,11 +379,7 @@ def _move_into_place(part: Path, target: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one system call; return False if that is not supported.
-
-    Raises:
-        OSError: The disk reports an error.
-    """
+    """Exchange two paths in one system call; return False if that is not supported."""
     import ctypes
 
     at_fdcwd, rename_exchange = -100, 2  # see renameat2(2)

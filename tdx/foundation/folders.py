@@ -218,20 +218,12 @@ class PathFolder(Folder):
 
 
 def open_folder(path: str | Path) -> Folder:
-    """Open a folder. Links are followed.
-
-    Raises:
-        OSError: It does not exist, or is not a folder.
-    """
+    """Open a folder. Links are followed."""
     return DescriptorFolder.open(path) if HAS_DESCRIPTORS else PathFolder.open(path)
 
 
 def sync_path(path: str | Path) -> None:
-    """Flush a file, or the entries of a folder, to disk.
-
-    Raises:
-        OSError: The disk reports an error.
-    """
+    """Flush a file, or the entries of a folder, to disk."""
     if not HAS_DESCRIPTORS:
         if os.path.isfile(path):
             # Windows flushes only what is open for writing.
@@ -248,9 +240,7 @@ def sync_path(path: str | Path) -> None:
 def open_path(file: IO[bytes], path: Path) -> str:
     """Return a path of an open file for libraries that open files by name.
 
-    Args:
-        file: The file.
-        path: Its path, which may lead to another file by now. Windows knows no other.
+    Its own path may lead to another file by now; Windows knows no other.
     """
     folder = {"linux": "/proc/self/fd", "darwin": "/dev/fd"}.get(sys.platform)
     return str(path) if folder is None else f"{folder}/{file.fileno()}"

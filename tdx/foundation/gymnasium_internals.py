@@ -19,12 +19,9 @@ def time_limit_of(wrapper: Any) -> int:
 
 
 def recorded_arguments(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the constructor arguments that a wrapper recorded; ``None`` if it records none.
+    """Return the constructor arguments among a wrapper's attributes; ``None`` if it records none.
 
     The alternative is an attribute of the same name, which not every argument has.
-
-    Args:
-        attributes: Attributes of the wrapper.
     """
     recorded = attributes.get("_saved_kwargs")
     return recorded if isinstance(recorded, Mapping) else None

@@ -34,11 +34,7 @@ _NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Open a file for reading.
-
-    Raises:
-        StorageError: It is not an HDF5 file, or is damaged.
-    """
+    """Open a file for reading; StorageError if it is not an HDF5 file, or damaged."""
     import h5py
 
     try:
@@ -51,19 +47,11 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
 
 
 def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[str, h5py.Dataset]:
-    """Find every dataset without following any link, and check where and how it is stored.
-
-    Args:
-        path: The file, for error messages.
-        file: The open file.
-        most: Largest number of objects accepted.
-
-    Returns:
-        Datasets by their path inside the file.
+    """Find every dataset by its path, without following any link, and check how it is stored.
 
     Raises:
-        StorageError: The file has links, external or virtual storage, needs a filter plugin, or
-            declares more data than it can hold.
+        StorageError: The file has links, external or virtual storage, needs a filter plugin, has
+            more than ``most`` objects, or declares more data than it can hold.
     """
     try:
         found = dict(_datasets(path, file, most))

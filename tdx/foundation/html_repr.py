@@ -19,14 +19,8 @@ def set_html_renderer(renderer: Renderer) -> None:
 
 
 def repr_html(value: object) -> str | None:
-    """Return a value as an HTML fragment for a notebook.
+    """Return a value as an HTML fragment, or ``None``: the notebook shows its text.
 
     A class uses it as its method ``_repr_html_``.
-
-    Args:
-        value: Instance of the class.
-
-    Returns:
-        The fragment. ``None``: the notebook shows the text of the value.
     """
     return _renderers[0](value) if _renderers else None

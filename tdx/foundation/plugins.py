@@ -44,13 +44,9 @@ _ENTRY_FILES = ("*.dist-info/entry_points.txt", "*.egg-info/entry_points.txt")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One entry point of a package.
+    """One entry point of a package; ``target`` is an object, ``module:name``, or a module.
 
-    Args:
-        group: Entry-point group.
-        name: Name of the entry.
-        target: Object, as ``module:name``, or a module.
-        package: Package that registers it, with its version.
+    ``package`` is the name of the package with its version.
     """
 
     group: Group
@@ -93,13 +89,9 @@ class Plugin:
 
 
 def own_modules(package: ModuleType | str, pattern: str = "*.py") -> Iterator[ModuleType]:
-    """Import the modules of a package of tdx whose files match a pattern, by name.
+    """Import the modules of a package of tdx whose files match a pattern, such as ``*/kind.py``.
 
     A contribution of one kind is one file, or one folder, and nothing else lists it.
-
-    Args:
-        package: The package, or its name.
-        pattern: Path in its folder, such as ``*/kind.py``.
     """
     package = import_module(package) if isinstance(package, str) else package
     folder = Path(str(package.__file__)).parent
@@ -119,12 +111,7 @@ def are_plugins_enabled() -> bool:
 
 @cache
 def find_plugins(group: Group) -> tuple[Plugin, ...]:
-    """Return the plugins of a group by name, without importing them.
-
-    Example:
-        >>> [plugin.name for plugin in find_plugins("tdx.rules")]
-        []
-    """
+    """Return the plugins of a group by name, without importing them."""
     if not are_plugins_enabled() or not _has_entries():
         return ()
     from importlib.metadata import entry_points
@@ -176,12 +163,7 @@ def _has_entries() -> bool:
 
 
 def load_plugins(group: Group, adapt: Callable[[Plugin], T]) -> tuple[T, ...]:
-    """Return what each plugin of a group provides; one that fails is disabled.
-
-    Args:
-        group: Entry-point group.
-        adapt: Loads and checks one plugin.
-    """
+    """Return what each plugin of a group provides; one that ``adapt`` refuses is disabled."""
     adapted = []
     for plugin in find_plugins(group):
         if plugin in _DISABLED:
@@ -201,11 +183,7 @@ def disable_plugin(plugin: Plugin, error: TdxError) -> None:
 
 
 def disabled_plugins(group: Group | None = None) -> Mapping[Plugin, TdxError]:
-    """Return the plugins that failed so far, with the reasons.
-
-    Args:
-        group: Entry-point group. ``None``: all of them.
-    """
+    """Return the plugins of a group, or of all, that failed so far, with the reasons."""
     return {plugin: error for plugin, error in _DISABLED.items() if group in (None, plugin.group)}
 
 

@@ -131,14 +131,7 @@ class Child(ABC):
 
     @abstractmethod
     def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for the end of the process.
-
-        Args:
-            seconds: Longest time to wait. ``None``: no limit.
-
-        Returns:
-            Its exit code; ``None`` if it still runs.
-        """
+        """Wait for the end of the process; return its exit code, or ``None`` if it still runs."""
 
     @abstractmethod
     def signal_kill(self) -> None:
@@ -155,11 +148,7 @@ class Child(ABC):
 
 
 def kill_all(children: Sequence[Child]) -> None:
-    """End processes at once, and wait until they have ended.
-
-    Args:
-        children: The processes; one that has ended already is not touched.
-    """
+    """End processes at once, and wait until they have ended."""
     for child in children:
         if child.wait(0) is None:
             child.signal_kill()
@@ -374,11 +363,7 @@ class MessagePipe:
             self._writer.flush()
 
     def recv(self) -> Any:
-        """Wait for the next message.
-
-        Raises:
-            EOFError: The other process has closed its end.
-        """
+        """Wait for the next message; EOFError if the other process has closed its end."""
         if self._on_text is not None:
             on_text, self._on_text = self._on_text, None
             text = bytearray()
@@ -415,10 +400,6 @@ class ProgramChild(Child):
         program: Python source, which calls :func:`open_parent_pipe`.
         arguments: Arguments of the program, from ``sys.argv[1]`` on.
         on_output: Called in another thread with what it prints.
-        environ: Its environment variables.
-
-    Attributes:
-        connection: This end of the pipe.
     """
 
     def __init__(
@@ -580,14 +561,7 @@ class WarmProgram:
 
 
 class ForkedChild(ProgramChild):
-    """A child that a :class:`WarmProgram` forks.
-
-    Args:
-        warm: The process to fork.
-        arguments: Arguments of the program, after those of the warm process.
-        on_output: Called in another thread with what it prints.
-        on_start: Called in another thread when it has started.
-    """
+    """A child that a :class:`WarmProgram` forks; both callbacks are called in another thread."""
 
     def __init__(
         self,
@@ -769,11 +743,7 @@ def open_parent_pipe() -> MessagePipe:
 
 
 def prepare_program(nice: int) -> None:
-    """Prepare this process, which a :class:`ProgramChild` has started.
-
-    Args:
-        nice: Added to the niceness that it inherits.
-    """
+    """Prepare the process of a :class:`ProgramChild`; ``nice`` is added to its niceness."""
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

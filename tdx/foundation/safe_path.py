@@ -16,15 +16,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return the command line of a Python process whose path has no current folder.
-
-    Args:
-        arguments: Arguments for Python, such as ``-c`` and a program.
-
-    Example:
-        >>> python_command("-c", "print(1)")[1:]
-        ['-P', '-c', 'print(1)']
-    """
+    """Return the command line of a Python process whose path has no current folder."""
     return [sys.executable, "-P", *arguments]
 
 

@@ -56,16 +56,9 @@ class Setting:
         return f"TDX_{self.name.upper()}"
 
     def parse(self, value: object, source: str, where: Where | None = None) -> Value:
-        """Validate a value and convert it to the type of the setting.
+        """Validate a value and convert it to the type of the setting; numbers may be text.
 
-        Args:
-            value: Value from the file or the environment; numbers may be text.
-            source: Name of the setting in error messages.
-            where: Location in the file.
-
-        Raises:
-            ArgumentError: The value has a wrong type, or is out of range.
-            UnknownNameError: The value is not one of the choices.
+        ``source`` is the name of the setting in error messages.
         """
         if self.minimum is not None:
             # Python rejects integers of thousands of digits.
@@ -166,11 +159,7 @@ class Settings(Result):
         return next(value.value for value in self.values if value.setting.name == name)
 
     def find(self, name: str) -> SettingValue:
-        """Return a setting by name.
-
-        Raises:
-            UnknownNameError: The setting is unknown.
-        """
+        """Return a setting by name; UnknownNameError if there is none."""
         setting = find_setting(name)
         return next(value for value in self.values if value.setting is setting)
 
@@ -208,15 +197,7 @@ def cache_path() -> Path:
 
 
 def find_setting(name: str, where: Where | None = None) -> Setting:
-    """Return the declaration of a setting.
-
-    Args:
-        name: Its name.
-        where: Location in the file.
-
-    Raises:
-        UnknownNameError: The setting is unknown.
-    """
+    """Return the declaration of a setting; UnknownNameError at ``where`` if there is none."""
     if name not in _BY_NAME:
         known = list(_BY_NAME)
         hint = did_you_mean(name, known, f"the settings are {', '.join(known)}")
@@ -227,12 +208,7 @@ def find_setting(name: str, where: Where | None = None) -> Setting:
 def edited_file(name: str, value: str) -> str:
     """Return the text of the configuration file with another value of a setting; comments stay.
 
-    Args:
-        name: Name of the setting.
-        value: Its value, as on the command line.
-
-    Raises:
-        TdxError: The name or the value is invalid, or the file cannot be read.
+    The value is text, as on the command line.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -272,12 +248,7 @@ def _broken(path: Path, message: str, line: int | None = None) -> ArgumentError:
 
 
 def load_settings() -> Settings:
-    """Load all settings from the environment, the configuration file and the defaults.
-
-    Raises:
-        ArgumentError: The file cannot be read, or a value has a wrong type.
-        UnknownNameError: The file has an unknown setting, or a value is not one of the choices.
-    """
+    """Load all settings from the environment, the configuration file and the defaults."""
     path = config_path()
     in_file = _read_file(path)
     values = []
@@ -310,11 +281,7 @@ def _read_file(path: Path) -> dict[str, Value] | None:
 
 
 def load_keymap() -> dict[str, str]:
-    """Load the keys assigned to commands of the terminal app, by command id.
-
-    Raises:
-        ArgumentError: The file cannot be parsed, or its ``keymap`` is not a map from ids to keys.
-    """
+    """Load the keys assigned to commands of the terminal app, by command id."""
     path, text, table = _load_table(KEYMAP)
     for name, keys in table.items():
         if not isinstance(keys, str) or not keys:
@@ -326,11 +293,7 @@ def load_keymap() -> dict[str, str]:
 
 
 def load_themes() -> dict[str, Any]:
-    """Load the custom themes in the file by name, without validating them.
-
-    Raises:
-        ArgumentError: The file cannot be parsed, or its ``themes`` is not a table.
-    """
+    """Load the custom themes in the file by name, without validating them."""
     return _load_table(THEMES)[2]
 
 

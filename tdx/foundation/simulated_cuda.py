@@ -34,14 +34,10 @@ CallKind = Literal["launch", "to device", "to host", "wait"]
 
 
 class DeviceCall(NamedTuple):
-    """What a line of code does to the device.
+    """What a line of code, ``file:line`` outside torch and TensorDict, does to the device.
 
-    Args:
-        kind: ``launch``: an operator runs on the device, at least one kernel. ``to device`` and
-            ``to host``: a copy. ``wait``: the host waits until the device has finished its queue.
-        name: The call, such as ``item()`` or ``add``.
-        location: ``file:line`` outside torch and TensorDict.
-        nbytes: Copied bytes.
+    A ``launch`` is an operator of one kernel or more, and in a ``wait`` the host waits until the
+    device has finished its queue. ``name`` is the call, such as ``item()`` or ``add``.
     """
 
     kind: CallKind
@@ -64,13 +60,8 @@ _SKIPPED_FILES = (
 def calling_line(skipped: Sequence[str] = ()) -> str:
     """Return ``file:line`` of the innermost caller outside torch, TensorDict and other files.
 
-    The path is relative to the repository or the current folder, if it is inside one.
-
-    Args:
-        skipped: Prefixes of further files to skip.
-
-    Returns:
-        Empty if every caller is skipped.
+    The path is relative to the repository or the current folder, if it is inside one. Files with a
+    prefix in ``skipped`` are skipped too; the line is empty if every caller is.
     """
     prefixes = (*_SKIPPED_FILES, *skipped)
     frame: FrameType | None = sys._getframe(1)

@@ -67,12 +67,9 @@ def delete(tensordict: TensorDictBase, key: NestedKey) -> None:
 
 @contextmanager
 def logged_reads(tensordict: TensorDictBase) -> Iterator[set[NestedKey]]:
-    """Collect the keys that are read from a TensorDict by name.
+    """Collect the keys that are read from a TensorDict by name, which is unchanged afterwards.
 
     Copies, updates and iterations over all entries are no such reads.
-
-    Args:
-        tensordict: The TensorDict; it is unchanged afterwards.
     """
     found: set[NestedKey] = set()
     names = ("_get_str", "_get_tuple")

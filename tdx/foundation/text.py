@@ -18,15 +18,8 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
     r"""Replace what a terminal or a browser would act on by a visible escape sequence.
 
     Escapes C0 and C1 controls, lone surrogates, bidirectional controls, line separators and
-    invisible format characters. Call it where text leaves tdx (terminal, log, HTML, CSV), not
-    where text is stored.
-
-    Args:
-        text: Any text: an env id, a key, a file name, a message of a library.
-        keep: Characters that pass unchanged, such as ``"\n\t"`` for text of several lines.
-
-    Returns:
-        Text that can be printed; the same object if nothing had to be escaped.
+    invisible format characters; those in ``keep`` pass unchanged. Call it where text leaves tdx
+    (terminal, log, HTML, CSV), not where text is stored.
 
     Example:
         >>> print(escape_control_characters("Pong\x1b[2J\u202e"))
@@ -62,20 +55,12 @@ def display_width(text: str) -> int:
 
 
 def is_printable(text: str) -> bool:
-    r"""Return True if :func:`escape_control_characters` has nothing to escape.
-
-    Example:
-        >>> is_printable("Pendulum-v1"), is_printable("Pong\x1b[2J")
-        (True, False)
-    """
+    """Return True if :func:`escape_control_characters` has nothing to escape."""
     return _UNSAFE.search(text) is None
 
 
 def escape_json(document: str) -> str:
-    r"""Escape the same characters in a JSON document, as JSON does: the values stay equal.
-
-    Args:
-        document: What :mod:`json` wrote; only its strings can hold such characters.
+    r"""Escape the same characters in what :mod:`json` wrote: the values stay equal.
 
     Example:
         >>> print(escape_json('{"id": "Pong\u202e\x9b"}'))
@@ -94,10 +79,5 @@ def escape_json(document: str) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Example:
-        >>> count_text(2000, "step")
-        '2,000 steps'
-    """
+    """Return a number with its noun: ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -94,29 +94,18 @@ def is_profiler_enabled() -> bool:
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> torch.Size:
-    """Return the shape to which shapes broadcast.
+    """Return the shape to which shapes broadcast; ValueError if they do not.
 
     ``torch.broadcast_shapes`` imports SymPy and ``torch.distributed`` in its first call, which
     takes almost a second.
-
-    Raises:
-        ValueError: They do not broadcast.
-
-    Example:
-        >>> broadcast_shapes((3, 1), (4,))
-        torch.Size([3, 4])
     """
     return torch.Size(np.broadcast_shapes(*map(tuple, shapes)))
 
 
 def unravel_positions(positions: Tensor, shape: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return the coordinates of flat positions in an array.
+    """Return the coordinates of flat positions, int64 ``[N]``, in an array.
 
     ``torch.unravel_index`` does the same, but imports SymPy, which takes a second.
-
-    Args:
-        positions: int64 ``[N]``.
-        shape: Shape of the array.
     """
     places = []
     for size in reversed(shape):
@@ -134,12 +123,8 @@ def by_device(
     """Return a replacement of the function that groups tensors by device and dtype.
 
     Optimizers and the clipping of gradients use it. It is written in C++, so that no mode sees it.
-
-    Args:
-        device_of: Returns the device of a tensor on the host.
-
-    Returns:
-        The owner of the function, its name, and the replacement.
+    The result is the owner of the function, its name, and the replacement, which asks ``device_of``
+    for the device of a tensor on the host.
     """
     name = "_group_tensors_by_device_and_dtype"
     original = getattr(torch._C, name)

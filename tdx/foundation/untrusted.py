@@ -54,12 +54,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.
 
 
 def json_depth(text: str) -> int:
-    """Return how deeply the brackets of a JSON text are nested, without parsing it.
-
-    Example:
-        >>> json_depth('{"a": [1, "[[["]}')
-        2
-    """
+    """Return how deeply the brackets of a JSON text are nested, without parsing it."""
     depth = deepest = 0
     for match in _STRING_OR_BRACKET.finditer(text):
         if match[0] in "[{":
@@ -71,18 +66,10 @@ def json_depth(text: str) -> int:
 
 
 def parse_json(text: str | bytes, source: str | Path) -> Any:
-    """Parse JSON from an untrusted source.
-
-    Args:
-        text: JSON document.
-        source: Name of the document in error messages, usually the file.
+    """Parse JSON from an untrusted source, which errors name.
 
     Raises:
         StorageError: The text is not valid JSON, or nested deeper than :data:`MAX_NESTING` levels.
-
-    Example:
-        >>> parse_json('{"steps": 3}', "manifest.json")
-        {'steps': 3}
     """
     import json
 
@@ -103,11 +90,7 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
 
 
 def read_limited(path: Path, limit: int = MAX_HEADER_BYTES) -> bytes:
-    """Read a small file.
-
-    Args:
-        path: File to read; may be an endless stream.
-        limit: Maximum number of bytes.
+    """Read a small file, which may be an endless stream.
 
     Raises:
         OSError: The file cannot be read.
@@ -127,17 +110,9 @@ def read_limited(path: Path, limit: int = MAX_HEADER_BYTES) -> bytes:
 def validate_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
     """Validate a shape that a header declares.
 
-    Args:
-        sizes: Sizes of the dimensions, as found in the header.
-        what: Name of the shape in error messages.
-
     Raises:
         StorageError: A size is not a non-negative integer, there are more than
             :data:`MAX_DIMS` of them, or their product exceeds 2**62.
-
-    Example:
-        >>> validate_shape([2, 3], "batch_size")
-        (2, 3)
     """
     if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable):
         raise StorageError(f"{what} is not a list of sizes: {sizes!r}", hint=_DAMAGED)
@@ -154,16 +129,7 @@ def validate_shape(sizes: Iterable[object], what: str) -> tuple[int, ...]:
 
 
 def check_claimed_bytes(claimed: int, file: str | Path | int, what: str) -> None:
-    """Check that a file is large enough for the size that its header declares.
-
-    Args:
-        claimed: Number of bytes that the header declares.
-        file: Path or open descriptor of the file.
-        what: Name of the data in error messages.
-
-    Raises:
-        StorageError: The file is too small.
-    """
+    """Raise StorageError if a file, open or a path, is smaller than its header declares."""
     found = (os.fstat(file) if isinstance(file, int) else os.stat(file)).st_size
     if claimed > found:
         raise StorageError(
@@ -175,16 +141,8 @@ def check_claimed_bytes(claimed: int, file: str | Path | int, what: str) -> None
 class Fields:
     """A mapping of a document; each method returns one entry, or raises :class:`StorageError`.
 
-    Entries that are optional are ``None``, or an empty list, if they are missing or null.
-
-    Args:
-        data: Parsed JSON or YAML.
-        source: Name of the mapping in error messages, usually the file.
-        hint: Hint of every error.
-
-    Example:
-        >>> Fields({"steps": 3}, "manifest.json").count("steps")
-        3
+    Entries that are optional are ``None``, or an empty list, if they are missing or null. Errors
+    name the ``source``, usually a file.
     """
 
     def __init__(self, data: object, source: str, hint: str = _DAMAGED) -> None:
