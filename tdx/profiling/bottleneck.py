@@ -22,12 +22,8 @@ _KINDS = {
 class Cost:
     """Time of a part, or of a kind of part, in the mean step; calls of all lanes together.
 
-    Args:
-        name: Label of the part, or name of the kind. The work of tdx is one part.
-        step_us: Time per step, in µs.
-        median_us: Time of a step in which each call takes its median time.
-        share: Share of the whole step, from 0 to 1.
-        rows: Its calls, the most expensive first.
+    The work of tdx is one part. ``median_us`` is the time of a step in which each call takes its
+    median time, and the most expensive row comes first.
     """
 
     name: str
@@ -42,15 +38,6 @@ def list_part_costs(mode: ModeProfile) -> list[Cost]:
 
     The calls of a stage are one part. A stage whose steps are fused with those of its neighbors
     belongs to the group with all its calls.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, TransformedEnv
-        >>> from tdx.profiling.run import ProfilePlan, profile_env
-        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())
-        >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
-        >>> (mode,) = profile_env(env, ["eager"], plan).modes
-        >>> sorted(cost.name for cost in list_part_costs(mode))
-        ['0 RewardSum', 'env Pendulum-v1', 'policy random', 'tdx itself']
     """
     groups = {
         index: row.part.label

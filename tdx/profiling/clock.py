@@ -20,14 +20,10 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:
-    """Times of the calls of one part.
+    """Times of the calls of one part, int64 ``[n]``.
 
-    Args:
-        part: The part.
-        own_ns: Duration of each call without the measured calls inside it, int64 ``[n]``.
-        start_ns: Start of each call, int64 ``[n]``.
-        end_ns: End of each call, int64 ``[n]``.
-        steps: Number of rollout steps that each call covers, int64 ``[n]``.
+    ``own_ns`` is the duration without the measured calls inside, and ``steps`` the number of
+    rollout steps that a call covers.
     """
 
     part: Part
@@ -45,16 +41,13 @@ class CallTimes:
 def exclude_nested_time(
     calls: Counts, inside_ns: Counts | None = None, around_ns: Counts | None = None
 ) -> Counts:
-    """Return the duration of each call without the calls inside it.
+    """Return the duration of each call, int64 ``[n]``, without the calls inside it.
 
     Args:
         calls: Start and end of each call, int64 ``[n, 2]``, in any order.
         inside_ns: Cost of measuring each call between its start and its end, int64 ``[n]``.
             ``None``: 0.
         around_ns: The same before its start and after its end, in the call around it.
-
-    Returns:
-        int64 ``[n]``.
     """
     # By end; of calls that end together, the one that started last is innermost.
     order = np.lexsort((-calls[:, 0], calls[:, 1]))

@@ -54,20 +54,13 @@ class Limit:
 
 
 def parse_limits(texts: Sequence[str]) -> tuple[Limit, ...]:
-    """Parse limits; one text may hold several, separated by commas.
+    """Parse limits ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; commas separate several of a text.
 
-    Args:
-        texts: Each ``FIGURE:AMOUNT`` or ``ROW.FIGURE:AMOUNT``; an amount is a share in ``%`` or a
-            time in ``ns``, ``us``, ``ms`` or ``s``.
+    An amount is a share in ``%`` or a time in ``ns``, ``us``, ``ms`` or ``s``.
 
     Raises:
         ArgumentError: A text does not have that form.
         UnknownNameError: A figure or unit is unknown.
-
-    Example:
-        >>> [(limit.row, limit.figure, limit.most) for limit in parse_limits(
-        ...     ["p95:10%, CatFrames.mean:2ms"])]
-        [(None, 'p95', 0.1), ('CatFrames', 'mean', 2000.0)]
     """
     limits: list[Limit] = []
     for text in filter(None, (part.strip() for given in texts for part in given.split(","))):
@@ -216,13 +209,9 @@ class ProfileComparison(Result):
 def compare_profiles(
     before: Profile, after: Profile, limits: Sequence[Limit] = (), *, force: bool = False
 ) -> ProfileComparison:
-    """Compare a profile with an earlier one.
+    """Compare a profile with an earlier one; with ``force``, also one with different settings.
 
-    Args:
-        before: Baseline.
-        after: Profile to compare.
-        limits: Limits on growth. Growth that is not significant violates no limit.
-        force: Compare profiles with different settings.
+    Growth that is not significant violates no limit.
 
     Raises:
         ArgumentError: Pipeline, machine, versions or settings differ, the profiles have no mode in

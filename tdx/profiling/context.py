@@ -191,22 +191,10 @@ SAMPLES_NOTE = (
 
 
 def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
-    """Measure the env and each stage of a stack in random steps.
+    """Measure the env and each stage of a stack of another library in random steps.
 
     An error of the env, or an interrupt, ends the measurement; the result then holds the
     measurements until then, and its ``error``.
-
-    Args:
-        stack: Stack of another library than tdx.
-        plan: Steps, warm-up, repeats, policy, seed and threads. ``None``: defaults.
-
-    Example:
-        >>> import gymnasium
-        >>> from tdx.stacks import open_stack
-        >>> env = gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1"))
-        >>> found = profile_stack(open_stack(env), ProfilePlan(steps=5, warmup=0, repeats=2))
-        >>> [row.part.label for row in found.modes[0].rows if row.part.lane == "step"][::4]
-        ['env Pendulum-v1', 'wrapper ClipAction']
     """
     from tdx.stacks.samples import SampleStack
 
@@ -246,11 +234,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
 
 
 def _make_steps(stack: Stack, driver: Driver, steps: int) -> None:
-    """Step the env of a stack, and reset it when that is due.
-
-    Raises:
-        TdxError: The env or a stage raised; it names the stage.
-    """
+    """Step the env of a stack, and reset it when that is due; an error of a stage names it."""
     try:
         for _ in range(steps):
             if driver.reset_due:

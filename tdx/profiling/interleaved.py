@@ -62,12 +62,7 @@ class TimeDifference:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An env that is compared with others.
-
-    Args:
-        env: Env with its chain.
-        policy: Policy that acts in it.
-    """
+    """An env with its chain that is compared with others, and the policy that acts in it."""
 
     env: EnvBase
     policy: Any = None
@@ -75,12 +70,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class InterleavedTimes:
-    """Step times of each contender in each turn.
+    """Step times, float64 ``[turns, contenders]``; NaN for a contender that failed.
 
-    Args:
-        step_us: Times, float64 ``[turns, contenders]``; NaN if a contender failed.
-        failures: Errors of the contenders that failed, by index.
-        interrupted: Whether Ctrl-C ended the measurement early.
+    Failures are errors by index. ``interrupted``: Ctrl-C ended the measurement early.
     """
 
     step_us: FloatArray
@@ -93,17 +85,7 @@ class InterleavedTimes:
 
 
 def compute_difference(before: FloatArray, after: FloatArray) -> TimeDifference:
-    """Compute the difference between two series measured in alternation.
-
-    Args:
-        before: Times of the first in µs, ``[turns]``.
-        after: Times of the second in µs, ``[turns]``.
-
-    Example:
-        >>> found = compute_difference(np.array([10.0, 10.2, 10.1]), np.array([8.0, 8.1, 8.1]))
-        >>> found.saved_us, found.is_significant
-        (2.0, True)
-    """
+    """Compute the difference between two series of times ``[turns]``, measured in alternation."""
     saved, turns = before - after, len(before)
     middle = [
         float(np.median(series)) if turns else float("nan") for series in (before, after, saved)
@@ -130,11 +112,6 @@ def measure_interleaved(
 
     Each repeat of the plan is up to four turns, which share its steps. The contenders may share
     their base env. A contender that raises is skipped from then on.
-
-    Args:
-        contenders: Envs with their policies.
-        mode: Mode of the rollouts.
-        plan: Steps, warm-up, repeats, seed, threads and clock.
     """
     failures: dict[int, str] = {}
 
@@ -255,19 +232,6 @@ def measure_marginal_costs(
     """Measure the chain with and without each of its stages, in alternation.
 
     All chains are copies around the same base env, which is reset for each rollout.
-
-    Args:
-        env: Env with its chain.
-        mode: Mode of the rollouts.
-        plan: Steps, warm-up, repeats, policy, seed, threads and clock.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, TransformedEnv
-        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), RewardSum())
-        >>> plan = ProfilePlan(steps=50, warmup=10, repeats=2)
-        >>> found = measure_marginal_costs(env, "planned", plan)
-        >>> [(stage.name, stage.needed) for stage in found.stages]
-        [('RewardSum', None)]
     """
     plan = plan or ProfilePlan()
     _, stages = flatten_chain(env)

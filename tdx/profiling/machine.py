@@ -140,12 +140,7 @@ def release_memory() -> None:
 
 
 def format_bytes(size: float) -> str:
-    """Format a number of bytes for a user.
-
-    Example:
-        >>> format_bytes(3 * 2**30)
-        '3.0 GiB'
-    """
+    """Format a number of bytes for a user: ``3.0 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.1f} {unit}"

@@ -21,12 +21,8 @@ MIN_LOST_SHARE = 0.02
 class ProcessorReading(NamedTuple):
     """Counters of the current thread; ``None`` where the system does not have one.
 
-    Args:
-        wall_ns: Wall time.
-        cpu_ns: Time that it ran.
-        ready_ns: Time that it could have run, while other threads had the processor.
-        preemptions: How often the processor was taken away from it.
-        waits: How often it gave the processor up itself.
+    It was preempted ``preemptions`` times, and could have run for ``ready_ns``, while other threads
+    had the processor. It gave the processor up itself ``waits`` times.
     """
 
     wall_ns: int
@@ -71,13 +67,7 @@ class ProcessorUse:
 
 
 def processor_use(before: ProcessorReading, after: ProcessorReading) -> ProcessorUse:
-    """Return what happened between two readings of one thread.
-
-    Example:
-        >>> before = ProcessorReading(0, 0, None, 0, 0)
-        >>> processor_use(before, ProcessorReading(1000, 700, None, 3, 0)).lost_ns
-        300
-    """
+    """Return what happened between two readings of one thread."""
     wall, cpu = after.wall_ns - before.wall_ns, after.cpu_ns - before.cpu_ns
     preemptions = _difference(before.preemptions, after.preemptions)
     lost = _difference(before.ready_ns, after.ready_ns)

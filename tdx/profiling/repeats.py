@@ -21,14 +21,6 @@ def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
 
     The slowest fifth of both does not count. Equal code rarely orders all repeats, while the range
     of the repeats says little about a shift of their middle.
-
-    Args:
-        before: A figure in each repeat.
-        after: The same of the other measurement.
-
-    Example:
-        >>> are_apart([1.0, 1.1, 1.2, 1.1, 9.0], [1.3, 1.4, 1.3, 1.5, 1.3])
-        True
     """
     one, other = without_slowest(before), without_slowest(after)
     return bool(one and other) and (max(one) < min(other) or max(other) < min(one))

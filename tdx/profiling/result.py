@@ -37,16 +37,7 @@ class Statistics:
 
 
 def compute_statistics(times: FloatArray) -> Statistics:
-    """Compute statistics of times ``[n]``.
-
-    Raises:
-        ArgumentError: ``times`` is empty.
-
-    Example:
-        >>> import numpy as np
-        >>> compute_statistics(np.array([1.0, 2.0, 9.0])).p50
-        2.0
-    """
+    """Compute statistics of times ``[n]``; ArgumentError if there are none."""
     if not len(times):
         raise ArgumentError("no call was timed", hint="run more steps")
     # The smallest times that at least these percentages of all times do not exceed.
@@ -94,12 +85,7 @@ def compute_spread(values: Sequence[float]) -> float:
 
 
 def compute_noise(per_repeat: list[float]) -> Noise:
-    """Compute the noise between the repeats of a measurement.
-
-    Example:
-        >>> compute_noise([10.0, 10.2, 10.1]).judgement
-        'quiet'
-    """
+    """Compute the noise between the repeats of a measurement."""
     if len(per_repeat) < 2:
         return Noise(0.0, "unknown")
     spread = compute_spread(per_repeat)

@@ -213,16 +213,7 @@ class ProfileReport(Result):
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:
-    """Convert a profile to plain data: what :func:`profile_from_json` reads, and statistics.
-
-    Example:
-        >>> from tdx import GymEnv
-        >>> from tdx.profiling.run import ProfilePlan, profile_env
-        >>> found = profile_env(GymEnv("Pendulum-v1"), plan=ProfilePlan(steps=9, passes=()))
-        >>> document = profile_to_json(found)
-        >>> document["modes"][0]["rows"][0]["n"] > 0, profile_from_json(document).subject
-        (True, 'Pendulum-v1')
-    """
+    """Convert a profile to plain data: what :func:`profile_from_json` reads, and statistics."""
     return ProfileReport(profile).to_dict()
 
 
@@ -233,13 +224,7 @@ def encode_samples(numbers: Counts) -> str:
 
 
 class SampleDecoder:
-    """Decodes the columns of one document, up to a limit on their total size.
-
-    Example:
-        >>> import numpy as np
-        >>> SampleDecoder().decode(encode_samples(np.array([3, 1, 4]))).tolist()
-        [3, 1, 4]
-    """
+    """Decodes the columns of one document, up to a limit on their total size."""
 
     def __init__(self) -> None:
         self._left = MAX_SAMPLE_BYTES
@@ -254,11 +239,7 @@ class SampleDecoder:
 
 
 def profile_from_json(document: Mapping[str, Any], name: str = "this document") -> Profile:
-    """Parse a profile from :func:`profile_to_json`.
-
-    Raises:
-        ArgumentError: The document is not a profile, or has another version.
-    """
+    """Parse a profile from :func:`profile_to_json`; ArgumentError if it is none of this version."""
     if not isinstance(document, Mapping) or document.get("kind") != KIND:
         raise ArgumentError(f"{name} is not a profile", hint="`tdx profile -o FILE` writes one")
     if document.get("schema_version") != SCHEMA_VERSION:
@@ -284,11 +265,7 @@ def profile_from_json(document: Mapping[str, Any], name: str = "this document") 
 
 
 def read_profile(path: str | Path) -> Profile:
-    """Read a profile from a file.
-
-    Raises:
-        ArgumentError: The file is missing, or cannot be read.
-    """
+    """Read a profile from a file; ArgumentError if it is missing, or cannot be read."""
     try:
         document = parse_json(read_limited(Path(path), MAX_PROFILE_BYTES), path)
     except StorageError as error:

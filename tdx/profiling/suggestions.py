@@ -42,7 +42,7 @@ _CHANNEL_COUNTS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change of a pipeline that may save time.
+    """A change of a pipeline that may save time, with the indices of the affected stages.
 
     Args:
         kind: ``bytes``, ``order``, ``opaque``, ``dead``, ``back-and-forth``, ``frozen``,
@@ -319,25 +319,12 @@ def try_changes(
 ) -> Suggestions:
     """Measure changes that may make a pipeline cheaper, in alternation with the original pipeline.
 
-    Args:
-        pipeline: The pipeline.
-        baseline: Its profile in the mode that should become faster.
-        plan: Steps, warm-up, repeats, policy, seed, threads and clock of each try.
-        allow_code: Allow importing Python objects that the pipeline names.
-        further: Further changes to try, such as lint fixes.
-        policy_of: Creates the policy for an env. ``None``: the policy of the plan.
+    ``baseline`` is its profile in the mode that should become faster, and ``further`` has more
+    changes to try, such as lint fixes. ``policy_of`` creates the policy for an env, instead of that
+    of the plan.
 
     Raises:
-        TdxError: The original pipeline cannot be build.
-
-    Example:
-        >>> from tdx.profiling.run import profile_env
-        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
-        >>> plan = ProfilePlan(steps=20, warmup=0, repeats=2, passes=())
-        >>> with build_env(pipeline) as env:
-        ...     (baseline,) = profile_env(env, ["planned"], plan).modes
-        >>> try_changes(pipeline, baseline, plan).advice
-        ()
+        TdxError: The original pipeline cannot be built.
     """
     plan = plan or ProfilePlan()
     with ExitStack() as stack:

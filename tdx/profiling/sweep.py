@@ -88,21 +88,14 @@ class SweepAxis(Result):
 
 
 def parse_sweep(texts: Sequence[str], pipeline: Pipeline) -> tuple[SweepAxis, ...]:
-    """Parse the axes of a sweep.
+    """Parse the axes of a sweep, ``NAME=VALUE,VALUE,...``; spaces separate several of a text.
 
-    Args:
-        texts: Each ``NAME=VALUE,VALUE,...``, or several of them separated by spaces. A name is
-            ``num_envs``, ``device``, ``dtype``, ``batching``, ``mode``, ``steps``, ``threads``, or
-            the argument of a stage by class name or index, ``Resize.w`` or ``2.w``.
-        pipeline: Pipeline with the stages.
+    A name is ``num_envs``, ``device``, ``dtype``, ``batching``, ``mode``, ``steps``, ``threads``,
+    or the argument of a stage by class name or index, ``Resize.w`` or ``2.w``.
 
     Raises:
         UnknownNameError: A setting, stage or argument is unknown.
         ArgumentError: A value is invalid, or a setting occurs twice.
-
-    Example:
-        >>> parse_sweep(["num_envs=1,8 device=cpu"], Pipeline.of("Pendulum-v1"))
-        (SweepAxis(name='num_envs', values=(1, 8)), SweepAxis(name='device', values=('cpu',)))
     """
     axes = [
         _parse_axis(part, pipeline)
@@ -204,11 +197,7 @@ def list_points(axes: Sequence[SweepAxis]) -> list[dict[str, Value]]:
 
 
 def apply_point(pipeline: Pipeline, point: SweepPoint) -> Pipeline:
-    """Return the pipeline with the settings of a point that apply to it.
-
-    Raises:
-        TdxError: An argument cannot be named.
-    """
+    """Return the pipeline with the settings of a point that apply to it."""
     of_env = {name: point[name] for name in ("num_envs", "device", "batching") if name in point}
     changed = replace(pipeline, env=replace(pipeline.env, **of_env))  # type: ignore[arg-type]
     for name, value in point.items():
@@ -314,14 +303,6 @@ def run_sweep(
 
     Raises:
         ArgumentError: The cells cannot be sent to other processes.
-
-    Example:
-        >>> from tdx.profiling.sweep import parse_sweep
-        >>> pipeline = Pipeline.of("tdx/Pendulum", "RewardSum")
-        >>> axes = parse_sweep(["num_envs=2,8"], pipeline)
-        >>> result = run_sweep(pipeline, axes, plan=ProfilePlan(steps=5, warmup=0, repeats=1))
-        >>> [cell.label for cell in result.cells]
-        ['num_envs=2', 'num_envs=8']
     """
     points = list_points(axes)
     job = SweepJob(pipeline, points, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
@@ -467,16 +448,7 @@ def fit_growth(sweep: SweepResult) -> tuple[CostGrowth, ...]:
 
 
 def fit_exponent(values: Sequence[float], costs: Sequence[float]) -> float | None:
-    """Fit the exponent of a power law by least squares on logarithms.
-
-    Args:
-        values: Values of the setting.
-        costs: Cost for each value; zero costs are ignored.
-
-    Example:
-        >>> round(fit_exponent([1, 10, 100], [3.0, 30.0, 300.0]), 6)
-        1.0
-    """
+    """Fit the exponent of a power law by least squares on logarithms; zero costs are ignored."""
     pairs = [(x, y) for x, y in zip(values, costs, strict=True) if x > 0 and y > 0]
     if len({x for x, _ in pairs}) < 2:
         return None

@@ -19,17 +19,10 @@ WHOLE_STEP = "whole step"
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """One call of one part.
+    """One call of one part; times since the beginning of the repeat.
 
-    Args:
-        row: Row of the part.
-        place: Index of the row in its mode.
-        repeat: Repeat of the call.
-        start_ns: Start since the beginning of the repeat.
-        end_ns: End since the beginning of the repeat.
-        own_ns: Time without the parts inside it.
-        steps: Number of steps it covers.
-        depth: Number of calls around it.
+    ``place`` is the index of the row in its mode, ``own_ns`` the time without the parts inside, and
+    ``depth`` the number of calls around it.
     """
 
     row: Row
@@ -78,16 +71,9 @@ def count_calls(mode: ModeProfile) -> int:
 
 @dataclass(slots=True)
 class CallNode:
-    """Time of one part inside another one, in the mean step.
+    """Time of one part inside another one, in the mean step; inner parts by first call.
 
-    Args:
-        label: Label of the part.
-        lane: Lane of the part.
-        work: Kind of the part.
-        step_us: Time per step, including inner parts.
-        own_us: Time per step, excluding inner parts.
-        calls: Calls per step.
-        children: Inner parts, ordered by first call.
+    ``own_us`` excludes inner parts, ``step_us`` does not.
     """
 
     label: str
@@ -104,17 +90,7 @@ class CallNode:
 
 
 def build_mean_step(mode: ModeProfile) -> CallNode:
-    """Build the call tree of the mean step.
-
-    Example:
-        >>> import tdx
-        >>> env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.RewardSum())
-        >>> with tdx.profile(env) as measured:
-        ...     _ = env.rollout(20)
-        >>> tree = build_mean_step(measured.result.modes[0])
-        >>> tree.step_us > sum(child.own_us for child in tree.children.values())
-        True
-    """
+    """Build the call tree of the mean step."""
     steps = max(int(mode.steps.sum()), 1)
     root = CallNode(WHOLE_STEP, "", "engine", mode.step_us, calls=1.0)
     stack = [root]

@@ -29,12 +29,7 @@ MAX_DEVICE_STEPS = 500
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorLookup:
-    """Accelerator of an env, if it has one.
-
-    Args:
-        accelerator: The device. ``None``: everything is on the host, or the device cannot be timed.
-        notes: Notes for the reader, each a sentence.
-    """
+    """Accelerator of an env, if it has one that can be timed, and notes for the reader."""
 
     accelerator: TorchAccelerator | None = None
     notes: tuple[str, ...] = ()

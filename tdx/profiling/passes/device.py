@@ -56,12 +56,10 @@ def _summary(profile: ModeProfile, accelerator: TorchAccelerator) -> DeviceSumma
 
 
 class _Mark(NamedTuple):
-    """An event of the device.
+    """An event of the device where a part starts, or the innermost one ends (:data:`_END`).
 
-    Args:
-        event: The event. ``None``: a graph was being captured, which an event would become part of.
-        at_ns: Time on the host after it was queued.
-        place: Index of the part whose call starts, or :data:`_END`.
+    There is no event while a graph is captured, which it would become part of. ``at_ns`` is the
+    time on the host after it was queued.
     """
 
     event: object | None
@@ -70,14 +68,10 @@ class _Mark(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """The time between two neighboring events.
+    """The time between two neighboring events, in the innermost part; -1 between parts.
 
-    Args:
-        place: Index of the innermost part; -1 between parts.
-        device_ns: Time on the device.
-        host_ns: Time on the host.
-        starts: Whether it starts with a call, not with the end of one.
-        ends: Whether it ends with the end of a call.
+    ``starts``: it starts with a call, not with the end of one. ``ends``: it ends with the end of
+    one.
     """
 
     place: int
@@ -88,12 +82,7 @@ class _Interval(NamedTuple):
 
 
 class _EventCost(NamedTuple):
-    """Time that events add, in ns.
-
-    Args:
-        inside: Between the start and the end of a call.
-        between: Between the end of a call and the start of the next one.
-    """
+    """Time in ns that events add between the start and the end of a call, and between calls."""
 
     inside: float
     between: float

@@ -34,16 +34,10 @@ _TRACE_KINDS: dict[str, TraceKind] = {
 class TraceEvent(NamedTuple):
     """An event on the host or the device.
 
-    Args:
-        kind: On the host, a call of a part, of an operator or of the driver; a line after its waits
-            or around them; the start of the measurement. On the device, a kernel, a copy or a fill.
-        name: Name; ``file:line`` of lines.
-        start_ns: Start.
-        duration_ns: Duration.
-        thread: Thread of the host, or stream of the device.
-        link: Shared by a call of the driver and its work on the device; -1 for none.
-        nbytes: Copied bytes.
-        device: Index of the device.
+    On the host, a call of a part, of an operator or of the driver; a line after its waits or around
+    them, named ``file:line``; the start of the measurement. On the device, a kernel, a copy or a
+    fill. ``thread`` is that of the host, or the stream of the device. ``link`` is shared by a call
+    of the driver and its work on the device; -1 for none.
     """
 
     kind: TraceKind
@@ -67,13 +61,6 @@ def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
     """Convert the relevant entries of a Chrome trace written by torch.
 
     Ranges of users keep their name as parts; :func:`attribute_work` needs those of tdx.
-
-    Example:
-        >>> entry = {"ph": "X", "cat": "gpu_memcpy", "ts": 1, "dur": 2, "name": "Memcpy HtoD",
-        ...     "tid": 7, "args": {"bytes": 64, "correlation": 3}}
-        >>> list(read_trace([entry]))
-        [TraceEvent(kind='copy', name='Memcpy HtoD', start_ns=1000, duration_ns=2000, thread=7,
-        link=3, nbytes=64, device=0)]
     """
     for entry in entries:
         kind = _TRACE_KINDS.get(entry.get("cat", ""))
@@ -174,13 +161,10 @@ class PartWork:
 
 @dataclass(frozen=True, slots=True)
 class TraceWork:
-    """Work in a trace; times in ns.
+    """Work in a trace, by index of the part; times in ns.
 
-    Args:
-        parts: Work of the parts, by index.
-        unattributed: Work that no part launched, and idle time outside of parts.
-        traced_ns: From the start of the first part to the end of the last part or work.
-        busy_ns: Time in which the device works, on any stream.
+    The work that no part launched, and idle time outside of parts, is unattributed. ``traced_ns``
+    is from the start of the first part to the end of the last part or work.
     """
 
     parts: dict[int, PartWork]

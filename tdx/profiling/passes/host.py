@@ -27,12 +27,9 @@ from tdx.profiling.result import MemoryUse, ModeProfile, OperatorUse
 
 
 class MemoryLevel(NamedTuple):
-    """Use of a memory, in bytes.
+    """Use of a memory, in bytes: all allocations so far, those in use, and the peak.
 
-    Args:
-        allocated: Total of all allocations so far.
-        current: Bytes in use.
-        peak: Maximum of ``current`` since the last event of the :class:`MemoryLedger`.
+    The peak is the maximum of ``current`` since the last event of the :class:`MemoryLedger`.
     """
 
     allocated: int
@@ -59,10 +56,7 @@ class _OpenCall:
 
 
 class MemoryLedger:
-    """Attributes memory to nested calls.
-
-    The peak in a :class:`MemoryLevel` is the peak since the last :meth:`begin` or :meth:`end`.
-    """
+    """Attributes memory to nested calls."""
 
     def __init__(self) -> None:
         self.totals: dict[int, MemoryTotals] = defaultdict(MemoryTotals)

@@ -116,14 +116,9 @@ PROFILER_BUSY = "torch's profiler is already running, so the passes that use it 
 
 
 class HostEvent(NamedTuple):
-    """An event that torch's profiler recorded on the thread of the rollout.
+    """An operator, a call of a part or a :data:`MEMORY_EVENT` on the thread of the rollout.
 
-    Args:
-        name: Name of an operator, or :data:`MEMORY_EVENT`.
-        place: Index of the part whose call it is; -1 if it is not a part.
-        start_ns: Start.
-        end_ns: End.
-        nbytes: Allocated bytes, negative if freed.
+    ``place`` is the index of the part; -1 if it is not one. Freed bytes are negative.
     """
 
     name: str

@@ -86,9 +86,6 @@ class _JsonStream:
 def stream_entries(path: str | Path) -> Iterator[dict[str, Any]]:
     """Yield the entries of a Chrome trace, plain or compressed by gzip, in bounded memory.
 
-    Args:
-        path: File; a JSON list of events, or an object with ``traceEvents``.
-
     Raises:
         ArgumentError: The file cannot be read, is cut off or no trace.
     """
@@ -247,10 +244,7 @@ class TraceSummary(Result):
 
 
 def summarize_trace(path: str | Path) -> TraceSummary:
-    """Summarize a trace by the ranges of ``record_function``, or by the parts that tdx recorded.
-
-    Args:
-        path: Trace written by torch's profiler.
+    """Summarize a trace of torch by the ranges of ``record_function``, or by the parts of tdx.
 
     Raises:
         ArgumentError: The file cannot be read, or it has neither work of a device nor ranges.
