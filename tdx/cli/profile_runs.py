@@ -113,9 +113,8 @@ def measure(
             plan = replace(request.plan, policy=request.load_policy(env), on_progress=on_progress)
             result = profile_env(env, request.modes, plan)
             if request.is_summary and isinstance(env, TransformedEnv):
-                for measured in result.modes:
-                    for candidate in find_candidates(request.config, env, measured):
-                        candidates[candidate.change] = candidate
+                found = find_candidates(request.config, env)
+                candidates = {candidate.change: candidate for candidate in found}
             for mode in request.modes if with_marginal and profile_error(result) is None else ():
                 costs.append(measure_marginal_costs(env, mode, plan))
                 if costs[-1].error is not None:

@@ -71,7 +71,6 @@ class _Chain:
     pipeline: Pipeline
     env: TransformedEnv
     program: Program
-    baseline: ModeProfile
 
     @property
     def configs(self) -> tuple[StageConfig, ...]:
@@ -82,11 +81,9 @@ class _Chain:
         return tuple(form.stage for form in self.program.stages)
 
 
-def find_candidates(
-    pipeline: Pipeline, env: TransformedEnv, baseline: ModeProfile
-) -> list[Candidate]:
+def find_candidates(pipeline: Pipeline, env: TransformedEnv) -> list[Candidate]:
     """Find all changes that are worth a try."""
-    chain = _Chain(pipeline, env, program_of(env), baseline)
+    chain = _Chain(pipeline, env, program_of(env))
     if len(chain.stages) != len(chain.configs):
         return []
     finders = (
@@ -329,31 +326,29 @@ def try_changes(
     plan = plan or ProfilePlan()
     with ExitStack() as stack:
 
-        def build(candidate: Candidate) -> TransformedEnv:
-            env = build_env(candidate.pipeline, allow_code)
+        def build(changed: Pipeline) -> TransformedEnv:
+            env = build_env(changed, allow_code)
             stack.callback(env.close)
-            if candidate.prepare is not None:
-                candidate.prepare(env)
             return env
 
-        def contender(env: TransformedEnv, candidate: Candidate) -> Contender:
-            policy = plan.policy if policy_of is None else policy_of(env)
-            return Contender(env, policy)
+        def contender(env: TransformedEnv) -> Contender:
+            return Contender(env, plan.policy if policy_of is None else policy_of(env))
 
-        original = Candidate("", (), "", "", pipeline)
-        env = build(original)
+        env = build(pipeline)
         proposed: list[Candidate] = []
-        for candidate in (*find_candidates(pipeline, env, baseline), *further):
+        for candidate in (*find_candidates(pipeline, env), *further):
             known = [pipeline, *(other.pipeline for other in proposed)]
             if candidate.prepare is not None or candidate.pipeline not in known:
                 proposed.append(candidate)
         refused: list[str] = []
         tried: list[tuple[Candidate, Agreement]] = []
-        contenders = [contender(env, original)]
+        contenders = [contender(env)]
         expected = run_seeded_rollout(env, _STEPS, _SEED) if proposed else None
         for candidate in proposed[:MAX_TRIED]:
             try:
-                changed = build(candidate)
+                changed = build(candidate.pipeline)
+                if candidate.prepare is not None:
+                    candidate.prepare(changed)
                 values = find_agreement(expected, run_seeded_rollout(changed, _STEPS, _SEED))
             except TdxError as error:
                 refused.append(f"{candidate.change}: {error}")
@@ -362,7 +357,7 @@ def try_changes(
                 refused.append(f"{candidate.change}: the values change")
                 continue
             tried.append((candidate, values))
-            contenders.append(contender(changed, candidate))
+            contenders.append(contender(changed))
         if not tried:
             return Suggestions(baseline.mode, (), (), tuple(refused))
         turns = measure_interleaved(contenders, baseline.mode, plan)

@@ -196,18 +196,12 @@ class Replay:
         if self.cause is not None and self.cause.key is not None:
             since = places.pop(self.cause.key).removeprefix(f"{self.cause.key} ")
             hint = f" (hint: {self.cause.hint})" if self.cause.hint else ""
-            head, word = f"{head}; {self.cause_sentence}, {since}{hint}", "also differs"
+            head = f"{head}; {self.cause.title}: {self.cause.sentence}, {since}{hint}"
+            word = "also differs"
         if not places:
             return head
         more = f", {len(places) - 3} more" if len(places) > 3 else ""
         return f"{head}; {word}: {', '.join(list(places.values())[:3])}{more}"
-
-    @property
-    def cause_sentence(self) -> str:
-        """The first difference as a sentence; empty if there is none."""
-        if self.cause is None:
-            return ""
-        return f"{self.cause.title}: {self.cause.sentence}"
 
     def _find_cause(self, first: int) -> Difference | None:
         """Return the difference at the first stage that differs in the first trace that differs."""

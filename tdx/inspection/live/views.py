@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-"""Each stage has its traced index."""
 Change = Literal["new", "changed", "same"]
 Kind = Literal["env", "stage", "policy", "given", "kept"]
 Lane = Literal["forward", "inverse"]
@@ -233,8 +232,7 @@ class PlotView:
 
 
 TRACED_NUMBERS = StageNumbers()
-
-
+"""Each stage has its traced index."""
 STUCK_STEPS = 50
 """Number of steps after which an output that does not follow its input is reported."""
 ReadingWarning = Literal["", "NaN", "infinite", "outside its spec", "constant", "at a bound"]
