@@ -313,22 +313,12 @@ class PluginError(TdxError, ImportError):
 
 
 def get_first_line(error: BaseException, otherwise: str = "no message") -> str:
-    r"""Return the first line of an error's message, or ``otherwise`` if it is empty.
-
-    Example:
-        >>> get_first_line(ValueError("bad\nand more"))
-        'bad'
-    """
+    """Return the first line of an error's message, or ``otherwise`` if it is empty."""
     return next(iter(str(error).strip().splitlines()), otherwise)
 
 
 def describe_object(target: object) -> str:
-    """Return the type of an object, for messages.
-
-    Example:
-        >>> describe_object(3), describe_object(int)
-        ('an object of type int', 'the class int')
-    """
+    """Return the type of an object, for messages: ``an object of type int``, ``the class int``."""
     if target is None:
         return "None"
     if isinstance(target, type):
@@ -337,22 +327,12 @@ def describe_object(target: object) -> str:
 
 
 def explain_os_error(error: Exception) -> str:
-    """Return why a call of the system failed, in lower case; else the message of an error.
-
-    Example:
-        >>> explain_os_error(FileNotFoundError(2, "No such file or directory", "run.toml"))
-        'no such file or directory'
-    """
+    """Return why a call of the system failed, in lower case; else the message of an error."""
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def summarize_error(error: BaseException) -> str:
-    r"""Return the type of an error and the first line of its message.
-
-    Example:
-        >>> summarize_error(ValueError("bad\nand more"))
-        'ValueError: bad'
-    """
+    """Return the type of an error and the first line of its message: ``ValueError: bad``."""
     name = type(error).__name__
     message = get_first_line(error, "")
     return f"{name}: {message}" if message else name

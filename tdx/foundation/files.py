@@ -137,15 +137,10 @@ def atomic_write(
     The data is written to a temporary file in the same folder, which is renamed to ``path`` when
     the block ends. If the block raises or the process is killed, the old file remains. Temporary
     files of earlier processes that were killed are removed. A stream (:func:`is_stream`) is written
-    directly.
-
-    Args:
-        path: Target, see :func:`check_replaceable`.
-        sync: True to flush the data to disk before renaming.
-        mode: Permission bits; by default those of the replaced file, or those of the umask.
+    directly. The default mode is that of the replaced file, or of the umask.
 
     Raises:
-        ArgumentError: The target is not a regular file.
+        ArgumentError: The target is not a regular file; see :func:`check_replaceable`.
         OSError: The target cannot be written.
     """
     if is_stream(path):

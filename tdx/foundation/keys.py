@@ -27,11 +27,7 @@ def normalize_key(key: object) -> NestedKey:
 
 
 def split_key(key: object) -> tuple[str, ...]:
-    """Return the parts of a key, outermost first.
-
-    Raises:
-        TypeError: ``key`` is neither a string nor a non-empty tuple of keys.
-    """
+    """Return the parts of a key, outermost first; TypeError as in :func:`normalize_key`."""
     if isinstance(key, str):
         return (key,)
     if not isinstance(key, (tuple, list)) or not key:

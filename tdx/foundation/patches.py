@@ -81,16 +81,10 @@ class Patches:
         name: str,
         wrap: Callable[[Callable[..., Any]], Callable[..., Any] | None],
     ) -> None:
-        """Call another function instead of a method of an instance.
+        """Call what ``wrap`` returns for a method of an instance instead of it; ``None``: it stays.
 
         A copy of the instance calls the method of its class. Code that keeps the replacement, for
         example because it wraps it, calls the method itself after the block.
-
-        Args:
-            owner: The instance.
-            name: Name of the method.
-            wrap: Returns the function to call instead of the method that it gets; ``None``: the
-                method stays.
 
         Raises:
             ArgumentError: Another block has replaced the method.

@@ -331,12 +331,8 @@ class MessagePipe:
     """Messages between processes over two one-way pipes.
 
     Anonymous pipes are the only connection that a program inherits on every system; the pipes of
-    :mod:`multiprocessing` are something else on Windows.
-
-    Args:
-        reader: Incoming messages.
-        writer: Outgoing messages.
-        on_text: Called with the bytes before the first message. ``None``: there are none.
+    :mod:`multiprocessing` are something else on Windows. ``on_text`` is called with the bytes
+    before the first message, if there may be any.
     """
 
     def __init__(
@@ -391,15 +387,11 @@ class MessagePipe:
 
 
 class ProgramChild(Child):
-    """A child that runs a program in a session of its own, with its output captured.
+    """A child that runs Python source in a session of its own, with its output captured.
 
     Its own children are killed with it. Messages take its standard input and output, which
     :func:`open_parent_pipe` replaces: the program itself reads nothing and prints to the output.
-
-    Args:
-        program: Python source, which calls :func:`open_parent_pipe`.
-        arguments: Arguments of the program, from ``sys.argv[1]`` on.
-        on_output: Called in another thread with what it prints.
+    ``on_output`` is called in another thread with what it prints.
     """
 
     def __init__(
@@ -484,10 +476,8 @@ class WarmProgram:
     release them. It has no env and no accelerator. Where its imports leave threads behind, it
     starts the program from the beginning instead. Linux only.
 
-    Args:
-        warm_up: Python source, which imports modules and calls :func:`serve_forks`.
-        arguments: Arguments of both, from ``sys.argv[1]`` on.
-        environ: Environment variables of both.
+    Its source, ``warm_up``, imports modules and calls :func:`serve_forks`. Arguments and
+    environment variables are those of both.
     """
 
     def __init__(
@@ -510,10 +500,8 @@ class WarmProgram:
     ) -> None:
         """Start a process, as soon as the modules are imported.
 
-        Args:
-            child: Learns of its start and of its end.
-            arguments: Arguments of the program, after those of the constructor.
-            descriptors: Its standard input, output and error.
+        ``child`` learns of its start and of its end. The arguments follow those of the constructor,
+        and the descriptors are its standard input, output and error.
         """
         if self._control is None:
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -626,10 +614,9 @@ def serve_forks(
 ) -> NoReturn:
     """Fork this process whenever the parent asks for it, until the parent exits.
 
-    Args:
-        run: Runs the program in the fork, with its arguments in ``sys.argv``.
-        program: Source of the program, for a process that cannot be forked.
-        preload: Imports what only later forks need, after the first one has started.
+    ``run`` is called in the fork, with its arguments in ``sys.argv``; a process that cannot be
+    forked starts the source ``program`` instead. ``preload`` imports what only later forks need,
+    after the first one has started.
     """
     *arguments, descriptor = sys.argv[1:]
     control = socket.socket(fileno=int(descriptor))

@@ -51,12 +51,6 @@ def action_fields(env: EnvBase | StackEnv) -> tuple[ActionField, ...]:
     """Return the numbers of an action that can be selected; all envs of a batch share them.
 
     There are at most ``MAX_FIELDS``. Keys with other kinds of specs have none and stay zero.
-
-    Example:
-        >>> from tdx import PendulumEnv
-        >>> [field] = action_fields(PendulumEnv())
-        >>> field.name, field.kind, field.low, field.high
-        ('action[0]', 'slider', -2.0, 2.0)
     """
     from tdx.specs import Bounded, Unbounded
 
@@ -107,13 +101,7 @@ def _choice_counts(leaf: TensorSpec, batch_dims: int) -> list[int]:
 
 
 def build_action(env: EnvBase | StackEnv, numbers: ActionNumbers) -> TensorDictBase:
-    """Build an action, ``[*B]``, for every env of the batch; zero where nothing is selected.
-
-    Example:
-        >>> from tdx import PendulumEnv
-        >>> build_action(PendulumEnv(), {("action", 0): 0.5})["action"]
-        tensor([0.5000])
-    """
+    """Build an action, ``[*B]``, for every env of the batch; zero where nothing is selected."""
     import torch
 
     from tdx.specs import MultiOneHot, OneHot

@@ -67,11 +67,6 @@ def build_plot(
     """Divide numbers, one per trace from ``first`` on, into at most ``parts`` bins.
 
     ``window``: the first and the last trace to include. NaN stands for a missing number.
-
-    Example:
-        >>> import numpy as np
-        >>> build_plot("reward", 0, np.array([0.0, 3.0, 1.0, 2.0]), parts=2).high
-        (3.0, 2.0)
     """
     if window is not None:
         low, high = max(window[0], first), min(window[1], first + len(numbers) - 1)

@@ -37,10 +37,8 @@ _RECORDS_BEFORE, _RECORDS_AFTER = 16, 48
 class Replay:
     """Repeats the resets and actions of an earlier session in a new one.
 
-    The caller seeds both envs in the same way.
-
-    Args:
-        last: Trace of the earlier session to stop at. Defaults to its end.
+    The caller seeds both envs in the same way. ``last`` is the trace of the earlier session to stop
+    at, by default its end.
 
     Attributes:
         differences: First trace in which the output of the chain differs, by key.
@@ -50,24 +48,6 @@ class Replay:
 
     Raises:
         ArgumentError: The actions do not fit the action spec of the new session.
-
-    Example:
-        >>> from tdx import PendulumEnv, RewardScaling, TransformedEnv
-        >>> from tdx.inspection.live.session import LiveSession
-        >>> def start(scale):
-        ...     env = TransformedEnv(PendulumEnv(), RewardScaling(0.0, scale))
-        ...     _ = env.set_seed(0)
-        ...     return LiveSession(env)
-        >>> earlier, session = start(1.0), start(0.5)
-        >>> _ = [earlier.advance() for _ in range(6)]
-        >>> replay = Replay(earlier, session)
-        >>> while not replay.is_done:
-        ...     _ = replay.advance()
-        >>> replay.steps, replay.differences
-        (5, {'reward': 1})
-        >>> _ = replay.describe()
-        >>> replay.cause.sentence
-        "stage 0 (RewardScaling), key 'reward': it is multiplied by 0.5"
     """
 
     def __init__(self, earlier: LiveSession, session: LiveSession, last: int | None = None) -> None:

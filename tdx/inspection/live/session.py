@@ -73,12 +73,6 @@ def parse_known_stop(text: str, tracer: LiveTracer) -> Stop:
     Raises:
         ArgumentError: The condition is invalid.
         KeyNotFoundError: A key does not exist; the hint contains the nearest one.
-
-    Example:
-        >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
-        >>> tracer = Tracer(TransformedEnv(PendulumEnv(), StepCounter()))
-        >>> type(parse_known_stop("reward > -0.1 and step_count >= 10", tracer)).__name__
-        'AllOf'
     """
     stop = parse_stop(text)
     keys = dict.fromkeys(_known_keys(tracer))
@@ -105,16 +99,6 @@ class LiveSession:
     Args:
         env: Env with its chain, or a stack of another library. The caller closes it.
         probe: Called around each hook; around the whole step of a stack of another library.
-
-    Example:
-        >>> from tdx import PendulumEnv, StepCounter, TransformedEnv
-        >>> session = LiveSession(TransformedEnv(PendulumEnv(), StepCounter(3)))
-        >>> for _ in range(5):
-        ...     _ = session.advance()
-        >>> [(episode.steps, episode.end) for episode in session.episodes()]
-        [(3, 'truncated'), (0, '')]
-        >>> session.view().phase
-        'reset'
     """
 
     def __init__(
@@ -238,9 +222,7 @@ class LiveSession:
     def rollout(self) -> TensorDictBase:
         """Return the steps since :meth:`reset` that are in the history, ``[*B, T]``.
 
-        Raises:
-            ArgumentError: There are no steps, or those of a stack of another library do not fit
-                together.
+        ArgumentError: there are no steps, or those of another library do not fit together.
         """
         traces = [trace for trace in self.history if trace.index >= self._reset_index]
         if isinstance(self.env, StackEnv):
@@ -324,16 +306,12 @@ class LiveSession:
         parts: int = 200,
         window: tuple[int, int] | None = None,
     ) -> PlotView:
-        """Plot a number over the traces in the history.
+        """Plot a number over the traces in the history, or over those in a window, in bins.
 
-        Args:
-            name: ``"reward"``, ``"return"`` (of the episode so far), ``"ms per step"``, a key, or
-                an element of one: ``"observation[0]"``. A key with several numbers is plotted as
-                their mean.
-            row: Row of the batch. Defaults to the first for rewards and returns, and to the mean
-                of all rows for keys.
-            parts: Maximum number of bins.
-            window: First and last trace. Defaults to all traces in the history.
+        A name is ``"reward"``, ``"return"`` (of the episode so far), ``"ms per step"``, a key, or
+        an element of one: ``"observation[0]"``. A key with several numbers is plotted as their
+        mean. The default row is the first for rewards and returns, and the mean of all rows for
+        keys.
 
         Raises:
             KeyNotFoundError: The key does not exist.

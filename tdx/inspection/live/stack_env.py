@@ -22,15 +22,7 @@ from tdx.stacks.tracer import Driver
 
 
 class StackEnv:
-    """A stack with the attributes of an env that a live session reads.
-
-    Example:
-        >>> import gymnasium
-        >>> from tdx.stacks import open_stack
-        >>> env = StackEnv(open_stack(gymnasium.make("CartPole-v1")))
-        >>> env.batch_size, env.reward_keys
-        (torch.Size([]), ['reward'])
-    """
+    """A stack with the attributes of an env that a live session reads."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

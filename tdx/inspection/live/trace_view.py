@@ -76,16 +76,6 @@ def view_trace(
         numbers: Numbers of the stages that the user sees.
         changes: In how many steps each stage changed each key; what a stage changes in other steps
             is listed as passed.
-
-    Example:
-        >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
-        >>> tracer = Tracer(TransformedEnv(PendulumEnv(), StepCounter(200)))
-        >>> first = tracer.reset()
-        >>> view = view_trace(tracer.step(), against=first)
-        >>> [place.title for place in view.places]
-        ['random', 'PendulumEnv', '0 StepCounter']
-        >>> [view.values[at].version for at in view.places[-1].written]
-        ['done@1', 'truncated@1', 'step_count@1']
     """
     return _TraceReader(trace, against, is_earlier, row, promises, numbers, changes).view()
 

@@ -387,9 +387,7 @@ class DeviceMemory(PolledMemory):
 class TraceRecorder(TorchProfilerObserver):
     """Writes a trace with a range for each call of a part and each line that waits.
 
-    Args:
-        path: File to write.
-        accelerator: Device to record. ``None``: the host alone.
+    Without an accelerator, it records the host alone.
     """
 
     records_warmup = True
