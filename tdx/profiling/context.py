@@ -26,7 +26,7 @@ from tdx.profiling.processor import (
     read_processor,
 )
 from tdx.profiling.result import ModeProfile, Profile, Settings
-from tdx.profiling.run import ProfilePlan
+from tdx.profiling.run import ProfilePlan, describe_error
 from tdx.stacks import Stack, open_stack
 from tdx.stacks.native_times import STEP_PART, timed_chain
 from tdx.stacks.tracer import Driver
@@ -213,10 +213,8 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
                     _make_steps(stack, driver, plan.steps)
     except KeyboardInterrupt:
         error = "interrupted"
-    except TdxError as raised:
-        error = str(raised)
     except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
+        error = describe_error(raised)
     result = profiler.result
     settings = Settings(
         plan.steps,

@@ -235,7 +235,7 @@ class _Measurement:
         except KeyboardInterrupt:
             self._error = "interrupted"
         except Exception as error:
-            self._error = _describe_error(error)
+            self._error = describe_error(error)
         steps = np.array(self._steps, np.int64)
         notes = self._device.notes
         if plan.sync:
@@ -317,12 +317,12 @@ class _Measurement:
         except KeyboardInterrupt:
             error = "interrupted"
         except Exception as raised:
-            error = _describe_error(raised)
+            error = describe_error(raised)
         found = observer.add_results(profile, steps_run) if steps_run else profile
         return replace(found, error=error)
 
 
-def _describe_error(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return the message of an error with its type and notes."""
     if isinstance(error, TdxError):
         return str(error)

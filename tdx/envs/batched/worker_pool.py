@@ -103,9 +103,6 @@ class WorkerPool:
             self.kill()
             raise
 
-    def __len__(self) -> int:
-        return len(self._children)
-
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
