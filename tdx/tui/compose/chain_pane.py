@@ -43,24 +43,16 @@ _MIN_NAME, _MAX_NAME = 8, 28
 
 @dataclass(frozen=True, slots=True)
 class ChainRow:
-    """A row of the chain list.
+    """A row of the chain list."""
 
-    Args:
-        kind: What the row shows; ``arguments`` that do not fit beside the name of a stage are
-            below it, and so is a ``reading`` while the env is stepped.
-        place: Place in the chain.
-        title: Name.
-        detail: Text after the name.
-        badge: Status of the stage.
-        cost: Measured time per step.
-    """
-
+    # What the row shows; ``arguments`` that do not fit beside the name of a stage are below it,
+    # and so is a ``reading`` while the env is stepped
     kind: Literal["env", "stage", "arguments", "problem", "reading", "output", "key"]
     place: int
     title: str
-    detail: str = ""
-    badge: Badge = ""
-    cost: str = ""
+    detail: str = ""  # text after the name
+    badge: Badge = ""  # status of the stage
+    cost: str = ""  # measured time per step
 
 
 def build_chain_rows(
@@ -236,23 +228,21 @@ cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule 
 suggests an improvement, `○` if it is disabled, and `?` if its state is unknown because the env
 cannot be created."""
 
+    @dataclass
     class Dropped(Message):
         """A stage was dragged to another place."""
 
-        def __init__(self, place: int, to: int) -> None:
-            super().__init__()
-            self.place = place
-            self.to = to
+        place: int
+        to: int
 
     class Opened(Message):
         """A row was double-clicked."""
 
+    @dataclass
     class Marked(Message):
         """The status mark of a stage was clicked."""
 
-        def __init__(self, place: int) -> None:
-            super().__init__()
-            self.place = place
+        place: int
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="chain")

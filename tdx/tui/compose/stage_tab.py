@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from textwrap import dedent
 
 from textual import on
@@ -59,23 +60,17 @@ All arguments of the transform, with defaults in gray. `↑`, `↓` and `Enter` 
 accepts a completion, `Esc` returns to the chain. Input is validated as you type; the chain keeps
 the last valid value. `F2` in a field for keys lists the available keys."""
 
+    @dataclass
     class PickKeys(Message):
         """The dialog for keys should open for a row."""
 
-        def __init__(self, row: FormRow) -> None:
-            super().__init__()
-            self.row = row
+        row: FormRow
 
+    @dataclass
     class Editing(Message):
-        """Another field has the focus.
+        """Another field has the focus: which one, and the keys that leave it; empty: no field."""
 
-        Args:
-            text: Which one, and the keys that leave it; empty if no field has the focus.
-        """
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)

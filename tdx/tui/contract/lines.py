@@ -37,17 +37,11 @@ _PREVIEW = 28
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the list: a stage, or a key after it.
-
-    Args:
-        stage: The stage.
-        key: The key. ``None``: the stage itself.
-        is_first: True for the first difference.
-    """
+    """A line of the list: a stage, or a key after it."""
 
     stage: StageComparison
-    key: KeyValues | None = None
-    is_first: bool = False
+    key: KeyValues | None = None  # the key; ``None``: the stage itself
+    is_first: bool = False  # true for the first difference
 
     @property
     def mark(self) -> str:
@@ -145,14 +139,7 @@ def heading(report: ContractReport) -> str:
 
 
 def details(comparison: Comparison, line: Line, step: int, width: int) -> Content:
-    """Return what is known of a line.
-
-    Args:
-        comparison: The comparison.
-        line: The line at the cursor.
-        step: Reference step whose values are shown.
-        width: Available columns.
-    """
+    """Return what is known of a line, with the values of a reference step."""
     stage, report = line.stage, comparison.report
     parts = list(_difference_parts(comparison, line))
     if line.key is not None:

@@ -34,11 +34,7 @@ CHECK_INTERVAL = 1.0
 
 
 class CurrentDocument:
-    """The document that was opened or saved last.
-
-    Attributes:
-        opened: The document; ``None`` if no file was opened or saved.
-    """
+    """The document that was opened or saved last."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -140,11 +136,7 @@ SAVE_DELAY = 0.1
 
 
 class Autosave:
-    """Writes the session in a thread, shortly after each edit.
-
-    Args:
-        store: Where sessions are saved. ``None``: nothing is saved.
-    """
+    """Writes the session in a thread, shortly after each edit; without a store, it does nothing."""
 
     def __init__(
         self,
@@ -324,11 +316,7 @@ _SIGNAL_MESSAGE = "tdx: stopped by a signal; unsaved edits are kept for the next
 
 
 def report_crash(autosave: Autosave) -> str:
-    """Save the session and the traceback of the current exception.
-
-    Returns:
-        The message for the user.
-    """
+    """Save the session and the traceback of the current exception; return what to print."""
     error = sys.exception()
     what = "unknown" if error is None else summarize_error(error)
     lines = [f"error: internal error in tdx: {what}"]
@@ -351,10 +339,8 @@ def report_crash(autosave: Autosave) -> str:
 def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None]) -> None:
     """Keep the session when the process is asked to exit.
 
-    Args:
-        app: Exits on SIGTERM and SIGINT, so that the terminal is restored.
-        autosave: Keeps the session.
-        close: Ends the worker processes.
+    On SIGTERM and SIGINT the app exits, so that the terminal is restored. ``close`` ends the
+    workers.
     """
     if not hasattr(signal, "SIGHUP"):
         # Windows: Ctrl-C is a key there, and nothing else asks a process to exit.

@@ -54,11 +54,7 @@ class Storage:
 
 
 class Files:
-    """Opens, saves and restores the pipeline of a workspace.
-
-    Args:
-        storage: What is stored between runs. ``None``: nothing is.
-    """
+    """Opens, saves and restores the pipeline of a workspace."""
 
     def __init__(
         self, app: App[None], workspace: Workspace, storage: Storage | None = None

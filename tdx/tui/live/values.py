@@ -22,19 +22,12 @@ _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 @dataclass(frozen=True, slots=True)
 class ValueLine:
-    """A line of the table.
-
-    Args:
-        line: Parts of the line.
-        key: Key. ``None`` for headings.
-        stage: Place in the chain; -1 if the line belongs to no stage.
-        label: Text for the search.
-    """
+    """A line of the table."""
 
     line: TextLine
     key: str | None
-    stage: int
-    label: str = ""
+    stage: int  # place in the chain; -1 if the line belongs to no stage
+    label: str = ""  # text for the search
 
 
 def build_value_lines(
@@ -47,12 +40,9 @@ def build_value_lines(
 ) -> list[ValueLine]:
     """Return all lines.
 
-    Args:
-        view: Trace to show.
-        width: Width of the lines.
-        difference: Show the values of the reference trace too.
-        only_written: Hide keys that a stage passes on unchanged.
-        first_differences: First trace that differs from the earlier rollout, by key.
+    ``difference`` shows the values of the reference trace too, ``only_written`` hides keys that a
+    stage passes on unchanged, and ``first_differences`` has the first trace that differs from the
+    earlier rollout, by key.
     """
     return list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -66,12 +66,11 @@ Changes that may make the chain faster. After a measurement, each is tried in al
 current chain, and the values are compared; `v` selects them, `Enter` applies one, `u` undoes it.
 Nothing is suggested that was not tried."""
 
+    @dataclass
     class Chosen(Message):
         """A change should be applied."""
 
-        def __init__(self, change: MeasuredChange) -> None:
-            super().__init__()
-            self.change = change
+        change: MeasuredChange
 
     def __init__(self) -> None:
         super().__init__(id="profile-advice-list", compact=True)
