@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.inspection.live.views import StageReading
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.grammar import format_arguments
@@ -504,9 +505,8 @@ class ChainPane(Vertical):
     def _update_subtitle(self) -> None:
         draft = self.workspace.draft
         total, on_ = len(draft.stages), len(draft.positions)
-        word = "stage" if total == 1 else "stages"
         stack = self.workspace.stack
-        count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
+        count = f"{on_} of {total} on" if on_ < total else count_text(total, "stage")
         is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
             text = f"{count} · {stack.kind}"

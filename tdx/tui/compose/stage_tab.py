@@ -20,6 +20,7 @@ from textual.worker import Worker, WorkerError
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.forms import (
     FormField,
@@ -196,8 +197,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             rows.append(Static(_WELCOME, classes="form-note"))
         stack = self.workspace.stack
         if self.workspace.place == ENV and stack is not None:
-            count = len(stack.wrappers)
-            stages = f"{count} stage{'' if count == 1 else 's'}"
+            stages = count_text(len(stack.wrappers), "stage")
             notes = [
                 f"A policy checkpoint with {stages}; its files are read, not edited."
                 if stack.is_data

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.tui.chain_status import NO_PIPELINE
-from tdx.tui.contract.requests import WORKER, FreezeContract
+from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask, ask_to_replace
 
@@ -89,7 +89,7 @@ class ContractCommands:
             Path(path) / _DOCUMENT,
             "Replace the contract?",
             f"{path} has a contract. Its reference values and statistics will be lost.",
-            lambda force: self._commands.start(self._freeze(path, force)),
+            lambda force: self._workspace.run_task(self._freeze(path, force)),
         )
 
     async def _freeze(self, path: str, force: bool) -> None:

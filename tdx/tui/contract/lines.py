@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from tdx.compare.report import RECEIVED, ContractReport
+from tdx.foundation.text import count_text
 from tdx.tui.contract.messages import (
     Comparison,
     KeyValues,
@@ -131,7 +132,7 @@ def heading(report: ContractReport) -> str:
         sign = "=" if report.same else "?"
         return f"{sign} {report.verdict}: {report.coverage}"
     causes, follows = len(report.causes), len(report.follows)
-    text = f"≠ {causes} difference{'' if causes == 1 else 's'}"
+    text = f"≠ {count_text(causes, 'difference')}"
     if not follows:
         return text
     them = "it" if causes == 1 else "them"

@@ -18,6 +18,7 @@ from textual.timer import Timer
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.files import write_atomically
 from tdx.foundation.settings import state_path
+from tdx.foundation.text import count_text
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
@@ -270,7 +271,7 @@ class Autosave:
                 self._ask(same[0])
                 return
         if left:
-            count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
+            count = count_text(len(left), "unsaved session")
             self._app.notify(f"{count}; press R to restore", timeout=6)
 
     def _ask(self, left: SavedSession) -> None:
@@ -305,8 +306,7 @@ class Autosave:
 
 
 def _session_facts(left: SavedSession) -> str:
-    count = len(left.session.done)
-    return f"{count} edit{'' if count == 1 else 's'}, {left.age}"
+    return f"{count_text(len(left.session.done), 'edit')}, {left.age}"
 
 
 REPORT_NAME = "crash.txt"

@@ -44,23 +44,20 @@ def build_value_lines(
     stage passes on unchanged, and ``first_differences`` has the first trace that differs from the
     earlier rollout, by key.
     """
-    return list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
+    first = first_differences if view.is_earlier and first_differences else {}
+    longest = max((len(value.version) for value in view.values), default=8)
+    name = min(longest, max(12, width // 3))
+    return list(_LineBuilder(view, width, difference, only_written, first, name).all())
 
 
+@dataclass
 class _LineBuilder:
-    def __init__(
-        self,
-        view: TraceView,
-        width: int,
-        difference: bool,
-        only_written: bool,
-        first_differences: Mapping[str, int],
-    ) -> None:
-        self.view, self.width = view, width
-        self.first_differences = first_differences if view.is_earlier else {}
-        self.difference, self.only_written = difference, only_written
-        longest = max((len(value.version) for value in view.values), default=8)
-        self.name = min(longest, max(12, width // 3))
+    view: TraceView
+    width: int
+    difference: bool
+    only_written: bool
+    first_differences: Mapping[str, int]
+    name: int  # width of the names
 
     def all(self) -> Iterator[ValueLine]:
         view = self.view

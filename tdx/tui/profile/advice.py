@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from tdx.foundation.text import count_text
 from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
 from tdx.tui.profile.messages import AdviceResult, MeasuredChange
@@ -115,9 +116,7 @@ def advice_text(found: AdviceResult) -> str:
         return f"✕ {found.error}"
     if not tried and not found.refused:
         return "no changes to try"
-    return (
-        f"{tried} {'change' if tried == 1 else 'changes'} tried, {len(found.effective)} saved time"
-    )
+    return f"{count_text(tried, 'change')} tried, {len(found.effective)} saved time"
 
 
 def _change_text(tried: MeasuredChange, saved_time: bool) -> Content:

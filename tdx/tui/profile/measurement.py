@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.profile.messages import AdviceResult, Costs, ProfileProgress
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import (
+    AdviceResult,
+    Costs,
+    FindAdvice,
+    MeasurePipeline,
+    ProfileProgress,
+)
 from tdx.tui.profile.runs import ProfileRun, RunHistory
 
 if TYPE_CHECKING:
@@ -48,7 +52,6 @@ class MeasurementController:
         self._owner, self._workspace = owner, workspace
         self._on_change, self._on_found = on_change, on_found
         self._ticket: Ticket[Any] | None = None
-        self._task: asyncio.Task[None] | None = None
         self._partial = _NO_COSTS
         self._cancelled = False
         self._started = 0
@@ -83,7 +86,7 @@ class MeasurementController:
         )
         self._ticket = ticket
         wait = self._wait_for_run if isinstance(request, MeasurePipeline) else self._wait_for_advice
-        self._task = asyncio.get_running_loop().create_task(wait(ticket, draft))
+        self._workspace.run_task(wait(ticket, draft))
         self._on_change()
 
     def cancel(self) -> None:

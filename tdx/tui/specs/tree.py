@@ -10,6 +10,7 @@ from typing import Literal
 from textual.content import Content
 
 from tdx.foundation.keys import format_key, split_key
+from tdx.foundation.text import count_text
 from tdx.inspection.chain import Direction
 from tdx.inspection.spec_report import KeyChange
 from tdx.specs.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
@@ -275,8 +276,7 @@ def heading(line: SpecLine) -> Content:
     arrow = _ARROWS[line.text] if line.kind == "lane" else ""
     name = (f"{arrow}{line.text}", _STYLES[line.kind])
     if line.is_folded or line.kind == "place":
-        total = len(line.members)
-        counts = [(f"  {total} key{'' if total == 1 else 's'}", "dim")]
+        counts = [(f"  {count_text(len(line.members), 'key')}", "dim")]
         kinds: Counter[str] = Counter(change.change for change in line.members)
         for kind, mark, color in _COUNT_SIGNS:
             if kinds[kind]:
