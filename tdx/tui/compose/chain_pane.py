@@ -188,14 +188,10 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
     leaves = [leaf for leaf in known if leaf.part != "state"]
     names = [format_key(leaf.key) for leaf in leaves]
     width = min(max(map(len, names), default=0), _MAX_NAME)
+    details = [f"{compact_shape(leaf)} {leaf.dtype}" for leaf in leaves]
     return [
-        ChainRow(
-            "key",
-            len(draft.stages),
-            truncate_middle(name, width).ljust(width),
-            f"{compact_shape(leaf)} {leaf.dtype}",
-        )
-        for name, leaf in zip(names, leaves, strict=True)
+        ChainRow("key", len(draft.stages), truncate_middle(name, width).ljust(width), detail)
+        for name, detail in zip(names, details, strict=True)
     ]
 
 
@@ -289,8 +285,14 @@ cannot be created."""
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
         self._whole_rows = rows
+        width = self.size.width
+        if any(len(key.title) + len(key.detail) + 7 > width for key in keys):
+            # All dtypes are left out if one has no room, so that the rows can be compared.
+            rows = [
+                replace(row, detail=row.detail.partition(" ")[0]) if row.kind == "key" else row
+                for row in rows
+            ]
         for max_lines in (None, _MAX_ARGUMENTS):
-            width = self.size.width
             wrapped = [part for row in rows for part in _wrap_arguments(row, width, max_lines)]
             if len(wrapped) <= self.size.height:
                 rows = wrapped
@@ -372,11 +374,9 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            # Without room for all, the shape comes before the dtype, alignment and the name.
-            room, title, detail = width - len(row.title) - 7, row.title, row.detail
-            if len(detail) > room:
-                detail = detail.partition(" ")[0]
-            if len(detail) > room:
+            # Without room for both, the shape comes before alignment and the name.
+            title, detail = row.title, row.detail
+            if len(title) + len(detail) + 7 > width:
                 room = max(_MIN_NAME, width - len(detail) - 7)
                 title = truncate_middle(title.rstrip(), room)
             return [

@@ -22,6 +22,7 @@ from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import count_text
 from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -212,8 +213,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             notes += [f"{note[:1].upper()}{note[1:]}." for note in stack.notes]
             rows.append(Static(Content.styled("\n".join(notes), "dim"), classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
-        if not rows:
-            rows.append(Static(self._empty_text(), classes="form-note"))
+        if not rows and self.workspace.stage is not None:
+            rows.append(Static(self._empty_text(self.workspace.stage), classes="form-note"))
         async with self.batch():
             await form.remove_children()
             await form.mount_all(rows)
@@ -289,11 +290,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
-    def _empty_text(self) -> Content:
+    def _empty_text(self, stage: DraftStage) -> Content:
         """Return what to show instead of fields."""
-        stage = self.workspace.stage
-        if stage is None:
-            return Content("")
         wrapper, stack = self._wrapper, self.workspace.stack
         if wrapper is not None and stack is not None:
             width = max((len(name) for name, _ in wrapper.arguments), default=0)
