@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdx.tui.backend.client import RequestError, SupersededError
 from tdx.tui.backend.messages import Request
@@ -20,11 +22,18 @@ class WorkerCommands:
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
         self._screen, self._workspace = screen, workspace
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def is_running(self) -> bool:
         """True while a worker is busy with a command."""
         return bool(self._workspace.running)
+
+    def start(self, command: Coroutine[Any, Any, None]) -> None:
+        """Run a command in the background."""
+        task = asyncio.get_running_loop().create_task(command)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def ask(self, request: Request[T], worker: str, doing: str, failed: str) -> T | None:
         """Ask a worker; a newer command of the same worker replaces this one.

@@ -191,7 +191,7 @@ class Workspace:
             self._set_status(ChainStatus())
             return
         self._set_status(replace(self.status, phase="inspecting"))
-        self.run_task(self._inspect(self.editor.revision, self.editor.draft))
+        self._run_task(self._inspect(self.editor.revision, self.editor.draft))
 
     def retry(self) -> None:
         """Inspect the chain again after the worker has died, unless the chain may be the cause."""
@@ -239,10 +239,9 @@ class Workspace:
                 self._set_status(replace(self.status, phase="ready"))
             then(problem)
 
-        self.run_task(check())
+        self._run_task(check())
 
-    def run_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background; the event loop holds tasks only weakly."""
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

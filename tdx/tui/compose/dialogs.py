@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ class ComposeDialogs:
         self._workspace = workspace
         self.envs: tuple[RegisteredEnv, ...] = ()
         self._descriptions: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
 
     def choose_env(self) -> None:
         """Ask for the env; entries appear as soon as the envs are known."""
@@ -50,7 +52,7 @@ class ComposeDialogs:
     def load_envs(self, then: Callable[[], None]) -> None:
         """Request the list of envs unless it is known, and call a function when it arrives."""
         if not self.envs:
-            self._workspace.run_task(self._load_envs(then))
+            self._task = asyncio.get_running_loop().create_task(self._load_envs(then))
 
     def set_env(self, name: str) -> None:
         """Use another env; keep the seed and the number of copies."""

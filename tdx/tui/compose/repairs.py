@@ -189,7 +189,7 @@ class Repairs:
 
         def start(text: str) -> None:
             if text.isdecimal() and 2 <= int(text[:9]) <= _MAX_STEPS:
-                self._workspace.run_task(self._measure(stage, int(text)))
+                self._commands.start(self._measure(stage, int(text)))
             else:
                 notice = f"enter 2 to {_MAX_STEPS:,} steps"
                 self._screen.notify(notice, severity="warning", timeout=4)
@@ -228,7 +228,7 @@ class Repairs:
         if self._workspace.draft.env is None:
             self._screen.notify(NO_PIPELINE, timeout=3)
         else:
-            self._workspace.run_task(self._exclude())
+            self._commands.start(self._exclude())
 
     async def _exclude(self) -> None:
         workspace = self._workspace

@@ -89,7 +89,7 @@ class ContractCommands:
             Path(path) / _DOCUMENT,
             "Replace the contract?",
             f"{path} has a contract. Its reference values and statistics will be lost.",
-            lambda force: self._workspace.run_task(self._freeze(path, force)),
+            lambda force: self._commands.start(self._freeze(path, force)),
         )
 
     async def _freeze(self, path: str, force: bool) -> None:

@@ -70,7 +70,7 @@ class ExportCommand:
                 Path(path) / "artifact.json",
                 "Replace the artifact?",
                 f"{path} has one.",
-                lambda force: self._workspace.run_task(self._export(form, path, force)),
+                lambda force: self._commands.start(self._export(form, path, force)),
             )
 
         ask(self._screen.app, dialog, export)

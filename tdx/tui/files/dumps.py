@@ -35,6 +35,7 @@ class DumpJob:
     def __init__(self, app: App[None], workspace: Workspace) -> None:
         self._app, self._workspace = app, workspace
         self._ticket: Ticket[DumpResult] | None = None
+        self._task: asyncio.Task[None] | None = None
         self.progress: DumpProgress | None = None
         self.path = ""
         self.on_change: Callable[[], None] | None = None
@@ -50,7 +51,7 @@ class DumpJob:
         self._ticket = self._workspace.backend.ask(
             request, worker=_WORKER, on_push=self._update_progress
         )
-        self._workspace.run_task(self._wait(self._ticket))
+        self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
         self._notify_change()
 
     def cancel(self) -> None:

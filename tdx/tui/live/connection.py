@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -128,6 +129,7 @@ class LiveConnection:
         self._restart_timer: Timer | None = None
         self._overdue_timer: Timer | None = None
         self._ticket: Ticket[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._read_activity: Callable[[], Activity | None] = lambda: None
         self._last_command = 0
         self._waiting_since: float | None = None
@@ -202,7 +204,7 @@ class LiveConnection:
             on_push=lambda topic, value: self._receive(ticket, topic, value),
         )
         self._ticket, self._read_activity = ticket, ticket.read_activity
-        self._workspace.run_task(self._wait(ticket))
+        self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
 
     def _expect_answer(self) -> None:
         """Watch for an overdue answer, from the first command without one on."""

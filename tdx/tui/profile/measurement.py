@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +53,7 @@ class MeasurementController:
         self._owner, self._workspace = owner, workspace
         self._on_change, self._on_found = on_change, on_found
         self._ticket: Ticket[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._partial = _NO_COSTS
         self._cancelled = False
         self._started = 0
@@ -86,7 +88,7 @@ class MeasurementController:
         )
         self._ticket = ticket
         wait = self._wait_for_run if isinstance(request, MeasurePipeline) else self._wait_for_advice
-        self._workspace.run_task(wait(ticket, draft))
+        self._task = asyncio.get_running_loop().create_task(wait(ticket, draft))
         self._on_change()
 
     def cancel(self) -> None:
