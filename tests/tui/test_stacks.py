@@ -18,21 +18,20 @@ from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
 from tdx.pipeline.model import StackFacts, Wrapper
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
-from tdx.tui.contract.messages import CompareContract, FreezeContract
 from tdx.tui.contract.worker import compare_contract, freeze_contract
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
     LiveState,
     Reset,
-    RunSession,
     RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
 )
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -534,11 +533,11 @@ def test_contract_of_a_checkpoint_is_recorded_on_the_chosen_samples(
 ) -> None:
     folder = str(tmp_path / "contract")
     pipeline = Pipeline.of(SOUND)
-    freeze_contract(FreezeContract(pipeline, folder, samples=recorded))
+    freeze_contract(pipeline, folder, samples=recorded)
     recording = tdx.load_contract(folder).recording
     assert recording is not None
     assert "7." in repr(recording.roots[0])
-    same = compare_contract(CompareContract(pipeline, folder, samples=recorded))
-    other = compare_contract(CompareContract(Pipeline.of(RENAMED), folder, samples=recorded))
+    same = compare_contract(pipeline, folder, samples=recorded)
+    other = compare_contract(Pipeline.of(RENAMED), folder, samples=recorded)
     assert same.report.same
     assert not other.report.same

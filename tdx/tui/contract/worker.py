@@ -18,7 +18,7 @@ from tdx.contracts import check_contract, freeze, load_contract, save_contract
 from tdx.contracts.storage import check_target
 from tdx.foundation.errors import ArgumentError, StorageError, TdxError
 from tdx.foundation.files import is_contract
-from tdx.foundation.text import count_text, escape_control_characters
+from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.rollouts.samples import read_samples
@@ -28,9 +28,7 @@ from tdx.stacks.checkpoints import is_checkpoint
 from tdx.tui.chain_status import truncate
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
-    CompareContract,
     Comparison,
-    FreezeContract,
     KeyValues,
     Records,
     StageComparison,
@@ -40,22 +38,28 @@ from tdx.tui.contract.messages import (
 _MAX_TEXT = 200
 
 
-def compare_contract(request: CompareContract) -> Comparison:
+def compare_contract(
+    pipeline: Pipeline,
+    reference: str,
+    *,
+    evaluation: bool = False,
+    allow_code: bool = False,
+    samples: str | None = None,
+) -> Comparison:
     """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
-    reference, allow_code = request.reference, request.allow_code
     try:
-        contract = _read_reference(reference, allow_code, request.samples)
+        contract = _read_reference(reference, allow_code, samples)
     except TdxError as error:
         if reference in error.message:
             raise
         raise ArgumentError(f"{reference}: {error.message}", hint=error.hint) from error
-    stack = _build_stack(request.pipeline, allow_code, request.samples)
+    stack = _build_stack(pipeline, allow_code, samples)
     try:
         report = check_contract(
             stack,
             contract,
-            request.pipeline.env.id,
-            evaluation=request.evaluation,
+            pipeline.env.id,
+            evaluation=evaluation,
             reference=reference,
         )
     finally:
@@ -64,13 +68,21 @@ def compare_contract(request: CompareContract) -> Comparison:
     return described
 
 
-def freeze_contract(request: FreezeContract) -> str:
+def freeze_contract(
+    pipeline: Pipeline,
+    path: str,
+    *,
+    force: bool = False,
+    allow_code: bool = False,
+    samples: str | None = None,
+) -> str:
     """Write a contract of the chain."""
-    folder = Path(request.path)
-    check_target(folder, force=request.force)
-    contract = _freeze(request.pipeline, request.allow_code, request.samples)
-    save_contract(contract, folder, force=request.force)
-    text = f"wrote {folder.name} ({count_text(len(contract.stages) - 1, 'stage')})"
+    folder = Path(path)
+    check_target(folder, force=force)
+    contract = _freeze(pipeline, allow_code, samples)
+    save_contract(contract, folder, force=force)
+    count = len(contract.stages) - 1
+    text = f"wrote {folder.name} ({count} stage{'' if count == 1 else 's'})"
     random = [stage.place for stage in contract.stages if stage.random == "excluded"]
     return f"{text}; random and excluded: {', '.join(random)}" if random else text
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -157,8 +156,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurePipeline(Request[Costs]):
-    """Measure a pipeline; pushes ``ProfileProgress`` and partial ``Costs``."""
+class Measurement:
+    """What to measure."""
 
     pipeline: Pipeline
     modes: tuple[ModeName, ...]
@@ -168,11 +167,6 @@ class MeasurePipeline(Request[Costs]):
     extras: frozenset[Extra] = frozenset()  # what to measure apart from time
     allow_code: bool = False
     samples: str | None = None  # file or folder with the samples of a stack without an env
-
-    def answer(self, job: Job) -> Costs:
-        from tdx.tui.profile.worker import measure_pipeline
-
-        return measure_pipeline(self, job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +194,8 @@ class AdviceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class FindAdvice(Request[AdviceResult]):
-    """Try changes that may make a pipeline faster; pushes ``ProfileProgress``."""
+class AdviceSearch:
+    """Which pipeline to make faster."""
 
     pipeline: Pipeline
     mode: ModeName
@@ -209,8 +203,3 @@ class FindAdvice(Request[AdviceResult]):
     repeats: int
     warmup: int
     allow_code: bool = False
-
-    def answer(self, job: Job) -> AdviceResult:
-        from tdx.tui.profile.worker import find_advice
-
-        return find_advice(self, job)

@@ -35,12 +35,12 @@ from tdx.tui.profile.messages import (
     PARTIAL,
     PROGRESS,
     AdviceResult,
+    AdviceSearch,
     CallCost,
     CostRow,
     Costs,
-    FindAdvice,
     MeasuredChange,
-    MeasurePipeline,
+    Measurement,
     ModeCosts,
     OperatorCost,
     ProfileProgress,
@@ -223,7 +223,7 @@ def _histogram(samples: FloatArray) -> tuple[tuple[int, ...], float, float]:
 _CANCEL_POLL = 0.1
 
 
-def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
+def measure_pipeline(request: Measurement, job: Job) -> Costs:
     """Measure each mode; return what is complete if the job is cancelled."""
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
@@ -254,7 +254,7 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
     return join_costs(found)
 
 
-def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
+def _measure_stack(request: Measurement, stack: Stack, job: Job) -> Costs:
     """Measure a stack of another library in its own loop, whatever the requested modes are."""
     try:
         policy = load_actor(request.pipeline, stack, allow_code=request.allow_code)
@@ -270,7 +270,7 @@ def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
     return replace(costs, modes=tuple(modes))
 
 
-def _plan_steps(request: MeasurePipeline | FindAdvice, job: Job) -> ProfilePlan:
+def _plan_steps(request: Measurement | AdviceSearch, job: Job) -> ProfilePlan:
     return ProfilePlan(
         steps=request.steps,
         warmup=request.warmup,
@@ -281,7 +281,7 @@ def _plan_steps(request: MeasurePipeline | FindAdvice, job: Job) -> ProfilePlan:
     )
 
 
-def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
+def _policy_for(request: Measurement | AdviceSearch, env: EnvBase) -> Any:
     """Return the function that computes actions."""
     steps = max(request.steps, request.warmup)
     return load_actor(request.pipeline, env, steps=steps, allow_code=request.allow_code)
@@ -319,7 +319,7 @@ _NO_ADVICE = "no changes to try: the stages are Python code, which tdx does not 
 _NO_ADVICE_FOR_DATA = "no changes to try: the stages are files, which tdx does not edit"
 
 
-def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
+def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     if request.pipeline.is_factory:
         return AdviceResult(request.mode, error=_NO_ADVICE)
