@@ -19,7 +19,6 @@ IMPORTS_BY_STRING = {
     # Lazy public names of a package
     "tdx/envs/__init__.py",
     # Optional libraries
-    "tdx/artifacts/verifier.py",
     "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -130,7 +134,41 @@ def parse_policy(text: str) -> PolicySource:
 
 def model_hint(file: str) -> str:
     """Return the hint for a file of Stable-Baselines3 that is named instead of an env."""
-    return f"for a model of Stable-Baselines3, name its env, and --policy sb3:{file}"
+    command = f"tdx tui ENV --policy {shlex.quote(f'sb3:{file}')} --allow-code"
+    return f"for a model of Stable-Baselines3, name its env: {command}"
+
+
+_MAX_MODEL_DATA = 4 * 2**20
+
+
+def describe_model(file: str) -> str | None:
+    """Return the spaces of a model of Stable-Baselines3; ``None`` if the file does not tell.
+
+    The file is untrusted: its text is parsed, and nothing is unpickled.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open("data") as stream:
+            data = json.loads(stream.read(_MAX_MODEL_DATA))
+        observation, action = (
+            _describe_space(data[f"{name}_space"]) for name in ("observation", "action")
+        )
+    # A damaged archive raises what its decompressor does.
+    except Exception:
+        return None
+    return f"observations in {observation} and actions in {action}"
+
+
+def _describe_space(space: Mapping[str, object]) -> str:
+    """Return the class of a space with its size: ``Box [4] float32`` or ``Discrete(2)``."""
+    kind = re.search(r"(\w+)'>$", str(space[":type:"]))
+    if kind is None:
+        raise ValueError(space)
+    if kind[1] == "Discrete":
+        return f"Discrete({int(str(space['n']))})"
+    shape, dtype = space.get("_shape"), str(space.get("dtype"))
+    if kind[1] != "Box" or not isinstance(shape, list) or not dtype.isalnum():
+        return kind[1]
+    return f"Box {list(map(int, shape))} {dtype}"
 
 
 def make_policy(kind: PolicyKind, settings: Mapping[str, Value]) -> PolicySource:

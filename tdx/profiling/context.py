@@ -204,13 +204,19 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     try:
         with stack.seeded(plan.seed):
             driver = stack.driver(plan.policy)
-            plan.report_progress("warm-up", 0, plan.warmup)
+
+            def report(doing: str, before: int, of: int, steps: int) -> None:
+                plan.report_progress(doing, before + steps, of)
+
             if plan.warmup:
-                _make_steps(stack, driver, plan.warmup)
+                warm_up = functools.partial(report, "warm-up", 0, plan.warmup)
+                _make_steps(stack, driver, plan.warmup, warm_up)
             for repeat in range(plan.repeats):
-                plan.report_progress("time", repeat, plan.repeats)
+                before, total = repeat * plan.steps, plan.repeats * plan.steps
                 with profiler:
-                    _make_steps(stack, driver, plan.steps)
+                    _make_steps(
+                        stack, driver, plan.steps, functools.partial(report, "time", before, total)
+                    )
     except KeyboardInterrupt:
         error = "interrupted"
     except Exception as raised:
@@ -231,13 +237,25 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 
-def _make_steps(stack: Stack, driver: Driver, steps: int) -> None:
-    """Step the env of a stack, and reset it when that is due; an error of a stage names it."""
+_REPORT_INTERVAL = 1.0
+"""Seconds of steps after which they are reported: a repeat of a slow stack takes minutes."""
+
+
+def _make_steps(stack: Stack, driver: Driver, steps: int, report: Callable[[int], None]) -> None:
+    """Step the env of a stack, reset it when that is due, and report steps that take long.
+
+    An error of a stage names it.
+    """
     try:
-        for _ in range(steps):
+        report(0)
+        reported = time.monotonic()
+        for step in range(steps):
             if driver.reset_due:
                 driver.reset(None)
             driver.step(None)
+            if (now := time.monotonic()) - reported >= _REPORT_INTERVAL:
+                reported = now
+                report(step + 1)
     except TdxError:
         raise
     except Exception as error:

@@ -1,27 +1,8 @@
 """The terminal app: compose a chain, inspect its specs, step it and profile it.
 
 The app shows what the layers below return and holds no logic of its own. Its process never loads
-torch: whatever needs torch is answered by a worker process.
-
-========================  ===================================================================
-``app.py``                the Textual app: themes, help, command palette
-``workspace.py``          state that all parts share, and the signals that report changes
-``commands.py``           commands that take a worker a while
-``tab_body.py``           what tabs share: when they draw, focus, search, problems
-``input_queue.py``        keys and clicks are delivered one after another
-``line_widgets.py``       widgets that draw whole lines and cache them
-``textual_internals.py``  what is built on private parts of Textual
-``backend/``              worker processes: requests, handlers, pushed updates, restarts
-``screens/``              the main screen with the list of tabs, bars and generic dialogs
-``compose/``              catalog, chain and the Stage tab
-``specs/``                the Specs tab
-``live/``                 the Live tab
-``profile/``              the Profile tab
-``log/``                  the journal and the Log tab
-``contract/``             the Contract view: the chain side by side with a contract
-``files/``                pipeline files, autosave, dumps, shutdown
-``serving/``              the app in a browser
-========================  ===================================================================
+torch: whatever needs torch is answered by a worker process. ``docs/architecture.md`` lists the
+modules.
 """
 
 from __future__ import annotations

@@ -49,17 +49,7 @@ _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
 
 
 class TdxApp(CrashReportingApp):
-    """The terminal app.
-
-    Args:
-        draft: Initial chain. ``None``: an empty one.
-        backend: Answers requests that need torch. ``None``: worker processes.
-        preferences: Theme and keymap. ``None``: the defaults.
-        allow_code: Allow the pipeline to import Python objects.
-        storage: What is stored between runs. ``None``: nothing is.
-        hints: Hints for first-time users. ``None``: no hints.
-        samples: File or folder with the samples of a checkpoint or a data pipeline.
-    """
+    """The terminal app; by default workers answer, and nothing is stored."""
 
     TITLE = "tdx"
     CSS_PATH = [_FOLDER / "app.tcss", *sorted(_FOLDER.glob("*/*.tcss"))]

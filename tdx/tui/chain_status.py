@@ -69,48 +69,34 @@ Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class StageFinding:
-    """A finding of a rule.
-
-    Args:
-        finding: The finding.
-        excluded: Numbers of the failing stages that were left out of the check.
-    """
+    """A finding of a rule."""
 
     finding: Finding
+    # Numbers of the failing stages that were left out of the check
     excluded: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """What is known of the chain.
+    """What is known of the chain."""
 
-    Args:
-        revision: Revision of the draft that was inspected.
-        overview: Last overview with a working env. ``None``: there was none yet.
-        numbers: Numbers of the stages in the overview.
-        problems: Current problems by stage number; those of the env under ``None``.
-        lints: Findings of the rules by stage number; those without a stage under ``None``.
-        checked: Revision that the lints belong to.
-        phase: What is being done, or how it ended.
-        last_good: Last overview of each stage in which it worked, by stage number.
-    """
-
-    phase: Phase = "empty"
-    revision: int = -1
+    phase: Phase = "empty"  # what is being done, or how it ended
+    revision: int = -1  # revision of the draft that was inspected
+    # Last overview with a working env; ``None``: there was none yet.
     overview: ChainOverview | None = None
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()  # numbers of the stages in the overview
+    # Current problems by stage number; those of the env under ``None``
     problems: dict[int | None, Problem] = field(default_factory=dict)
+    # Last overview of each stage in which it worked, by stage number
     last_good: dict[int, StageOverview] = field(default_factory=dict)
+    # Findings of the rules by stage number; those without a stage under ``None``
     lints: dict[int | None, tuple[StageFinding, ...]] = field(default_factory=dict)
-    checked: int = -1
+    checked: int = -1  # revision that the lints belong to
 
     def merge(self, revision: int, draft: Draft, overview: ChainOverview) -> ChainStatus:
         """Return the status after an inspection; keep the last good state of failing stages.
 
-        Args:
-            revision: Revision of the draft that was inspected.
-            draft: The draft, without the wrappers of an env of another library.
-            overview: Result of the inspection.
+        The draft is without the wrappers of an env of another library.
         """
         shown = draft if overview.stack is None else draft.around(overview.stack)
         numbers = tuple(stage.number for stage in shown.stages if stage.enabled)

@@ -38,14 +38,8 @@ class WorkerCommands:
     async def ask(self, request: Request[T], worker: str, doing: str, failed: str) -> T | None:
         """Ask a worker; a newer command of the same worker replaces this one.
 
-        Args:
-            request: The request.
-            worker: Name of the worker.
-            doing: What it does, for the status bar.
-            failed: Title of the notice without an answer.
-
-        Returns:
-            ``None``: the command has failed, or was cancelled or replaced.
+        ``doing`` is for the status bar, ``failed`` the title of the notice without an answer.
+        Return ``None`` for a command that has failed, or was cancelled or replaced.
         """
         entry = worker, doing
         self._workspace.set_running([*self._workspace.running, entry])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.segment import Segment
@@ -185,13 +186,12 @@ class LineList(ScrollView, LineWidget, can_focus=True):
     }
     """
 
+    @dataclass
     class Opened(Message):
         """A line was opened, with Enter or a double click."""
 
-        def __init__(self, lines: LineList, at: int) -> None:
-            super().__init__()
-            self.lines = lines
-            self.at = at
+        lines: LineList
+        at: int
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

@@ -121,21 +121,13 @@ _NAMED_KEYS = {key.value.rpartition("+")[2] for key in Keys} | set(KEY_NAME_REPL
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """User settings of the app.
-
-    Args:
-        theme: Name of the theme.
-        keymap: Keys by binding id.
-        has_vim_keys: Letters move the cursor as in vim, see :data:`VIM_MOVES`.
-        themes: Custom themes.
-        notices: Problems with the settings, for the user.
-    """
+    """User settings of the app."""
 
     theme: str = DEFAULT_THEME
-    keymap: Mapping[str, str] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
+    keymap: Mapping[str, str] = field(default_factory=dict)  # keys by binding id
+    notices: tuple[str, ...] = ()  # problems with the settings, for the user
     themes: tuple[Theme, ...] = ()
-    has_vim_keys: bool = False
+    has_vim_keys: bool = False  # letters move the cursor as in vim, see :data:`VIM_MOVES`
 
 
 VIM_MOVES = {
@@ -182,9 +174,7 @@ def check_keymap(
 ) -> tuple[dict[str, str], str | None]:
     """Split a keymap into its valid part and one notice about the rest.
 
-    Args:
-        keymap: Keys by binding id; several keys are separated by commas.
-        known: All bindings, grouped by widget.
+    It has keys, separated by commas, by binding id; the known bindings are grouped by widget.
 
     Example:
         >>> check_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]

@@ -65,11 +65,7 @@ class TabBody(Vertical):
         return not (self._stale and self.is_in_front)
 
     def invalidate(self, change: object = None) -> None:
-        """Draw soon, or when the tab comes to the front.
-
-        Args:
-            change: Ignored, so that this method can subscribe to the signals of the workspace.
-        """
+        """Draw soon, or when the tab comes to the front; signals of the workspace call this too."""
         self._stale = True
         if self._timer is None and self.is_in_front:
             self._timer = self.set_timer(DRAW_DELAY, self._draw)

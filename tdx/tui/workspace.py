@@ -45,15 +45,6 @@ class Workspace:
     A *place* is a position in the draft: stages count from 0 with disabled ones, the env is -1. The
     *number* of a stage identifies it, and stays when the stage moves. A *stage index*, as in the
     findings of a check, counts enabled stages only.
-
-    Args:
-        app: Owner of the signals.
-        editor: Chain being edited.
-        backend: Answers requests that need torch.
-        allow_code: Allow the pipeline to import Python objects.
-        journal: What has happened, for the log. ``None``: a new one.
-        samples: File or folder with the samples of the env, if it is a checkpoint or a data
-            pipeline.
     """
 
     def __init__(
@@ -160,13 +151,10 @@ class Workspace:
     def edit(
         self, label: str, draft: Draft, *, place: int | None = None, merge: str | None = None
     ) -> bool:
-        """Apply an edit, see :meth:`Editor.apply`.
+        """Apply an edit, see :meth:`Editor.apply`; return False if it is refused or a no-op.
 
-        Args:
-            label: Description of the edit.
-            draft: The new draft.
-            place: Place to select. ``None``: the selection follows its stage.
-            merge: Consecutive edits with the same key are undone together.
+        Without a place, the selection follows its stage. Consecutive edits with the same ``merge``
+        are undone together.
         """
         number = None if self.stage is None else self.stage.number
         if (stack := draft.stack) is not None:
@@ -213,12 +201,9 @@ class Workspace:
             self.refresh()
 
     def cancel(self) -> bool:
-        """Kill the worker that inspects the chain.
+        """Kill the worker that inspects the chain, which the next :meth:`refresh` starts again.
 
-        The next :meth:`refresh` starts another.
-
-        Returns:
-            True if the worker was busy.
+        Return True if it was busy.
         """
         busy = self.status.phase in ("inspecting", "checking")
         self.backend.restart("look")
@@ -235,9 +220,7 @@ class Workspace:
     def check_with_steps(self, then: Callable[[Problem | None], None]) -> None:
         """Check the chain with rules that make steps.
 
-        Args:
-            then: Called with what went wrong, or ``None``. Not called if another request came
-                first.
+        ``then`` is called with what went wrong, if anything, unless another request came first.
         """
         if self.draft.env is None:
             return
@@ -281,9 +264,8 @@ class Workspace:
     def _publish_edit(self, number: int | None, place: int | None) -> None:
         """Move the selection, publish the signals and inspect the chain after an edit.
 
-        Args:
-            number: Stage to keep selected wherever it is now, if ``place`` is ``None``.
-            place: Place to select. ``None`` for both: the place stays.
+        Without a place, the stage with a number stays selected wherever it is now; without both,
+        the place stays.
         """
         self._update_shown_draft()
         draft = self.draft
@@ -329,10 +311,7 @@ class Workspace:
                 await self._check(revision, self.draft)
 
     async def _check(self, revision: int, draft: Draft, steps: bool = False) -> Problem | None:
-        """Check the working stages, and then the failing ones.
-
-        Returns:
-            Why the check failed. ``None``: it did not.
+        """Check the working stages, and then the failing ones; return why the check failed, if so.
 
         Raises:
             SupersededError: A newer request came first.
@@ -374,12 +353,7 @@ class Workspace:
         return numbered
 
     def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
-        """Set the errors that the rollout or a measurement has found.
-
-        Args:
-            source: Who found them.
-            problems: Problems by stage number; those of the env under ``None``. Empty: no errors.
-        """
+        """Set the errors that a rollout or a measurement has found, by stage number."""
         if self.errors.put(source, problems):
             self._record_problems()
             self.inspected.publish(self.status)

@@ -76,7 +76,8 @@ def test_a_folder_of_models_or_checkpoints_names_the_next_step(
     Path("sb3").mkdir()
     Path("sb3/model.zip").write_bytes(b"PK")
     assert run(["tui", "sb3"]) == 2
-    assert "name its env, and --policy sb3:sb3/model.zip" in capsys.readouterr().err
+    command = "tdx tui ENV --policy sb3:sb3/model.zip --allow-code"
+    assert f"name its env: {command}" in capsys.readouterr().err
 
 
 def test_tdx_on_a_terminal_opens_the_app(opened: list[Any]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import stat
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -385,6 +387,32 @@ def test_unreadable_files_are_refused(tmp_path: Path, make: object, message: str
     make(path)
     with pytest.raises(PipelineError, match=message):
         PipelineFile.load(path)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (
+            {":type:": "<class 'gymnasium.spaces.box.Box'>", "_shape": [4], "dtype": "float32"},
+            "Box",
+        ),
+        ({":type:": "<class 'gymnasium.spaces.discrete.Discrete'>", "n": "2"}, r"Discrete\(2\)"),
+        ({":type:": "<class 'gymnasium.spaces.dict.Dict'>"}, "Dict"),
+        ({":type:": 3}, None),
+        ([], None),
+    ],
+)
+def test_a_model_names_its_spaces_and_the_command_that_opens_it(
+    tmp_path: Path, space: object, expected: str | None
+) -> None:
+    path = tmp_path / "my model.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"observation_space": space, "action_space": space}))
+        archive.writestr("policy.pth", b"\xff" * 64)
+    message = "is a zip archive" if expected is None else f"observations in {expected}"
+    with pytest.raises(PipelineError, match=message) as caught:
+        PipelineFile.load(path)
+    assert f"tdx tui ENV --policy 'sb3:{path}' --allow-code" in str(caught.value.hint)
 
 
 PIECES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from tensordict import TensorDict
@@ -19,6 +20,8 @@ from tdx import (
     TransformedEnv,
 )
 from tdx.foundation.errors import ArgumentError
+from tdx.profiling.context import profile_stack
+from tdx.profiling.run import ProfilePlan
 
 
 def chained() -> TransformedEnv:
@@ -128,3 +131,15 @@ def test_env_cannot_be_measured_twice_at_the_same_time() -> None:
 def test_unsupported_targets_are_refused() -> None:
     with pytest.raises(ArgumentError, match="an object of type int is not supported"):
         tdx.profile(3)
+
+
+def test_steps_that_take_long_are_reported_within_a_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.profiling.context._REPORT_INTERVAL", 0.0)
+    reports: list[tuple[str, int, int]] = []
+    plan = ProfilePlan(
+        steps=2, warmup=1, repeats=2, on_progress=lambda *state: reports.append(state)
+    )
+    profile_stack(tdx.open_stack(gymnasium.make("CartPole-v1")), plan)
+    warm_up = [("warm-up", 0, 1), ("warm-up", 1, 1)]
+    # Each repeat begins with what the earlier ones have done.
+    assert reports == [*warm_up, *(("time", done, 4) for done in (0, 1, 2, 2, 3, 4))]

@@ -32,7 +32,7 @@ from tdx.pipeline.file.pipeline_text import (
 )
 from tdx.pipeline.file.yaml_codec import too_long_error
 from tdx.pipeline.model import Pipeline
-from tdx.pipeline.policies import model_hint
+from tdx.pipeline.policies import describe_model, model_hint
 from tdx.pipeline.values import StageConfig
 
 STDIN = "-"
@@ -90,8 +90,11 @@ class PipelineFile:
                 text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             if data.startswith(b"PK\3\4"):
+                spaces = describe_model(name)
+                what = "zip archive" if spaces is None else "model of Stable-Baselines3"
+                detail = "" if spaces is None else f": it has {spaces}, and names no env"
                 raise PipelineError(
-                    f"{name} is a zip archive, not a pipeline", hint=model_hint(name)
+                    f"{name} is a {what}, not a pipeline{detail}", hint=model_hint(name)
                 ) from error
             raise PipelineError(
                 f"{name} is not a text file in UTF-8", hint="save it in UTF-8"

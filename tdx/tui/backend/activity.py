@@ -15,25 +15,18 @@ _MAX_TEXT = 120
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A call that a worker is in.
+    """A call that a worker is in."""
 
-    Args:
-        text: The call: ``env.step of step 15``.
-        steps: Number of steps completed before it.
-        seconds: Time since it began.
-    """
-
-    text: str
-    steps: int
-    seconds: float
+    text: str  # the call: ``env.step of step 15``
+    steps: int  # number of steps completed before it
+    seconds: float  # time since it began
 
 
 class ActivityRecord:
     """A record that one process writes, in less than a microsecond, and another one reads.
 
-    Args:
-        path: File to share, which may be deleted once both processes have opened it. ``None``: not
-            shared.
+    The file that they share may be deleted once both have opened it; without one, nothing is
+    shared.
 
     Example:
         >>> record = ActivityRecord()

@@ -31,12 +31,7 @@ CANCELLED = Problem("TDX000", "cancelled", "the worker restarts when needed")
 
 
 class RequestError(Exception):
-    """A request that failed.
-
-    Args:
-        problem: What went wrong, for the user.
-        details: Traceback, or the end of the worker's output.
-    """
+    """A request that failed; the details are a traceback, or the end of the worker's output."""
 
     def __init__(self, problem: Problem, details: str = "") -> None:
         super().__init__(problem.message)
@@ -65,21 +60,14 @@ class WorkerDiedError(RequestError):
 
 @dataclass
 class Ticket(Generic[T]):
-    """A running request; await it for the answer.
-
-    Args:
-        number: Number of the request.
-        future: The answer.
-        on_push: Called with topic and value of each intermediate value.
-        slot: Slot of the request, see :meth:`Backend.ask`.
-        read_activity: Returns what the worker is doing, or was doing when it died; ``None`` if
-            nothing is known.
-    """
+    """A running request; await it for the answer."""
 
     number: int
     future: asyncio.Future[T]
+    # Called with topic and value of each intermediate value
     on_push: Callable[[str, Any], None] | None = None
-    slot: str | None = None
+    slot: str | None = None  # slot of the request, see :meth:`Backend.ask`
+    # Returns what the worker is doing, or was doing when it died; ``None`` if nothing is known
     read_activity: Callable[[], Activity | None] = lambda: None
 
     def __await__(self) -> Any:
@@ -111,10 +99,8 @@ class _WorkerHandle:
 class Backend:
     """Answers requests in worker processes, each started by its first request.
 
-    Args:
-        on_exit: Called with the name of a worker that has died, the reason and the end of its
-            output.
-        on_event: Called with everything else that is worth a log entry.
+    ``on_exit`` is called with the name of a worker that has died, the reason and the end of its
+    output, ``on_event`` with everything else that is worth a log entry.
     """
 
     def __init__(
@@ -140,13 +126,9 @@ class Backend:
     ) -> Ticket[T]:
         """Submit a request; await the ticket for the answer.
 
-        Args:
-            request: The request.
-            worker: Name of the worker. Each name is a separate process.
-            slot: A request cancels earlier ones in the same slot; their tickets raise
-                :class:`SupersededError`.
-            on_push: Called with topic and value of each intermediate value, at most 30 times per
-                second.
+        Each name of a worker is a separate process. A request cancels earlier ones in the same
+        slot; their tickets raise :class:`SupersededError`. ``on_push`` is called with topic and
+        value of each intermediate value, at most 30 times per second.
         """
         handle = self._workers.get(worker) or self._start_worker(worker, request)
         if slot is not None:

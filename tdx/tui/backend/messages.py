@@ -31,11 +31,7 @@ class Request(Generic[Answer_co]):
         return False
 
     def answer(self, job: Job) -> Answer_co:
-        """Return the answer.
-
-        Args:
-            job: Pushes intermediate values, receives what the app sends, and has a cache.
-        """
+        """Return the answer; the job pushes intermediate values and receives what the app sends."""
         raise NotImplementedError
 
 
@@ -106,31 +102,18 @@ def worker_title(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """Something that happened to a worker.
-
-    Args:
-        worker: Name of the worker.
-        kind: ``started``, ``killed`` by the app, ``printed`` output, or ``failed`` to answer.
-        text: Description, or the output if the worker has printed.
-        details: Traceback.
-        skipped_bytes: Number of bytes of earlier output that were too many to read.
-    """
+    """Something that happened to a worker."""
 
     worker: str
+    # ``started``, ``killed`` by the app, ``printed`` output, or ``failed`` to answer
     kind: Literal["started", "killed", "printed", "failed"]
-    text: str
-    details: str = ""
-    skipped_bytes: int = 0
+    text: str  # description, or the output if the worker has printed
+    details: str = ""  # traceback
+    skipped_bytes: int = 0  # number of bytes of earlier output that were too many to read
 
 
 class Job:
-    """One request while it is being answered.
-
-    Args:
-        push: Sends an intermediate value by topic.
-        cache: What the worker keeps between requests, such as an env.
-        activity: Where :meth:`Request.answer` records what it is doing. ``None``: nobody reads it.
-    """
+    """One request while it is being answered; the cache outlives it, with an env for example."""
 
     def __init__(
         self,
@@ -156,11 +139,7 @@ class Job:
         self._changed.set()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Sleep until the app sends a value, cancels the job, or the time is over.
-
-        Returns:
-            True if the job is cancelled.
-        """
+        """Sleep until a value arrives, the job is cancelled (return True) or the time is over."""
         if not self._cancelled:
             self._changed.wait(seconds)
         return self._cancelled

@@ -45,14 +45,9 @@ class Output:
             return self._end[-max_bytes:].decode(errors="replace").strip()
 
     def read_new(self, *, last: bool = False) -> tuple[str, int]:
-        """Return the complete lines written since the last call.
+        """Return the complete lines since the last call, and how many bytes before them are lost.
 
-        Args:
-            last: Also return an incomplete last line, because no more output will follow.
-
-        Returns:
-            The text, and the number of bytes before it that were skipped because they were too
-            many.
+        ``last`` includes an incomplete last line, because no more output will follow.
 
         Example:
             >>> output = Output()
@@ -110,18 +105,8 @@ def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
 class WorkerProcess:
     """A worker process, from start to exit.
 
-    Its output is captured, since an env that prints would garble the screen.
-
-    Args:
-        on_message: Called with each message, in a separate thread.
-        on_exit: Called when the process has exited, in the same thread.
-        on_output: Called in another thread when it has printed.
-        on_start: Called when the process has started, in any thread.
-        warm: Forks the process. ``None``: it starts from the beginning.
-
-    Attributes:
-        output: What it has printed.
-        activity: What it is doing; after its death, what it was doing.
+    Its output is captured, since an env that prints would garble the screen. ``on_message`` and
+    ``on_exit`` are called in one thread, ``on_output`` in another, and ``on_start`` in any.
     """
 
     def __init__(

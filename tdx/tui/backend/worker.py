@@ -58,12 +58,7 @@ def main(pipe: MessagePipe, activity_path: str) -> None:
 
 
 def serve(bootstrap: str, *, with_torchvision: bool) -> NoReturn:
-    """Fork workers from this process.
-
-    Args:
-        bootstrap: Source of a worker that cannot be forked.
-        with_torchvision: Import torchvision before the first fork.
-    """
+    """Fork workers from this process; ``bootstrap`` is the source of one that cannot be forked."""
     # What an inspection needs; plugins and code of users are imported in the forks.
     import numpy as np
 

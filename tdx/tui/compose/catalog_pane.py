@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 from textual import events, on
@@ -38,9 +39,7 @@ _HELP = "Type a name and its arguments, such as catframes 4 -3; Enter adds it, E
 def split_call(text: str) -> tuple[str, str | None]:
     """Split the text of the add field into a search and the arguments after it.
 
-    Returns:
-        Words to search, and the arguments. ``None``: there are none yet, as in ``clip reward``,
-        which searches two words.
+    ``None`` for the arguments: there are none yet, as in ``clip reward``, which searches two words.
 
     Example:
         >>> split_call("catframes 4 -3"), split_call("clip reward")
@@ -78,12 +77,11 @@ class CatalogPane(Vertical):
         Binding("escape", "leave", "back", id="catalog.leave"),
     ]
 
+    @dataclass
     class Chosen(Message):
         """A transform was chosen."""
 
-        def __init__(self, stage: StageConfig) -> None:
-            super().__init__()
-            self.stage = stage
+        stage: StageConfig
 
     class Left(Message):
         """The user has left the catalog."""

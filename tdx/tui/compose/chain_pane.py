@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.inspection.live.views import StageReading
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.grammar import format_arguments
@@ -43,24 +44,16 @@ _MIN_NAME, _MAX_NAME = 8, 28
 
 @dataclass(frozen=True, slots=True)
 class ChainRow:
-    """A row of the chain list.
+    """A row of the chain list."""
 
-    Args:
-        kind: What the row shows; ``arguments`` that do not fit beside the name of a stage are
-            below it, and so is a ``reading`` while the env is stepped.
-        place: Place in the chain.
-        title: Name.
-        detail: Text after the name.
-        badge: Status of the stage.
-        cost: Measured time per step.
-    """
-
+    # What the row shows; ``arguments`` that do not fit beside the name of a stage are below it,
+    # and so is a ``reading`` while the env is stepped
     kind: Literal["env", "stage", "arguments", "problem", "reading", "output", "key"]
     place: int
     title: str
-    detail: str = ""
-    badge: Badge = ""
-    cost: str = ""
+    detail: str = ""  # text after the name
+    badge: Badge = ""  # status of the stage
+    cost: str = ""  # measured time per step
 
 
 def build_chain_rows(
@@ -195,14 +188,10 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
     leaves = [leaf for leaf in known if leaf.part != "state"]
     names = [format_key(leaf.key) for leaf in leaves]
     width = min(max(map(len, names), default=0), _MAX_NAME)
+    details = [f"{compact_shape(leaf)} {leaf.dtype}" for leaf in leaves]
     return [
-        ChainRow(
-            "key",
-            len(draft.stages),
-            truncate_middle(name, width).ljust(width),
-            f"{compact_shape(leaf)} {leaf.dtype}",
-        )
-        for name, leaf in zip(names, leaves, strict=True)
+        ChainRow("key", len(draft.stages), truncate_middle(name, width).ljust(width), detail)
+        for name, detail in zip(names, details, strict=True)
     ]
 
 
@@ -236,23 +225,21 @@ cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule 
 suggests an improvement, `○` if it is disabled, and `?` if its state is unknown because the env
 cannot be created."""
 
+    @dataclass
     class Dropped(Message):
         """A stage was dragged to another place."""
 
-        def __init__(self, place: int, to: int) -> None:
-            super().__init__()
-            self.place = place
-            self.to = to
+        place: int
+        to: int
 
     class Opened(Message):
         """A row was double-clicked."""
 
+    @dataclass
     class Marked(Message):
         """The status mark of a stage was clicked."""
 
-        def __init__(self, place: int) -> None:
-            super().__init__()
-            self.place = place
+        place: int
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="chain")
@@ -298,8 +285,14 @@ cannot be created."""
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
         self._whole_rows = rows
+        width = self.size.width
+        if any(len(key.title) + len(key.detail) + 7 > width for key in keys):
+            # All dtypes are left out if one has no room, so that the rows can be compared.
+            rows = [
+                replace(row, detail=row.detail.partition(" ")[0]) if row.kind == "key" else row
+                for row in rows
+            ]
         for max_lines in (None, _MAX_ARGUMENTS):
-            width = self.size.width
             wrapped = [part for row in rows for part in _wrap_arguments(row, width, max_lines)]
             if len(wrapped) <= self.size.height:
                 rows = wrapped
@@ -381,11 +374,9 @@ cannot be created."""
                 self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
-            # Without room for all, the shape comes before the dtype, alignment and the name.
-            room, title, detail = width - len(row.title) - 7, row.title, row.detail
-            if len(detail) > room:
-                detail = detail.partition(" ")[0]
-            if len(detail) > room:
+            # Without room for both, the shape comes before alignment and the name.
+            title, detail = row.title, row.detail
+            if len(title) + len(detail) + 7 > width:
                 room = max(_MIN_NAME, width - len(detail) - 7)
                 title = truncate_middle(title.rstrip(), room)
             return [
@@ -514,9 +505,8 @@ class ChainPane(Vertical):
     def _update_subtitle(self) -> None:
         draft = self.workspace.draft
         total, on_ = len(draft.stages), len(draft.positions)
-        word = "stage" if total == 1 else "stages"
         stack = self.workspace.stack
-        count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
+        count = f"{on_} of {total} on" if on_ < total else count_text(total, "stage")
         is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
             text = f"{count} · {stack.kind}"

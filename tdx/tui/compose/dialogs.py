@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class ComposeDialogs:
-    """Shows dialogs and applies their results.
-
-    Attributes:
-        envs: Known envs; empty until they are loaded.
-    """
+    """Shows dialogs and applies their results."""
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
         self._screen = screen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -29,13 +30,9 @@ LAST_KEY = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 def available_keys(
     status: ChainStatus, stage: DraftStage | None, *, inverse: bool = False, after: bool = False
 ) -> tuple[str, ...]:
-    """Return the keys that a stage receives, according to the last inspection.
+    """Return the keys that a stage (``None``: the output) receives, by the last inspection.
 
-    Args:
-        status: What is known of the chain.
-        stage: The stage. ``None``: the output of the chain.
-        inverse: Put the keys of the inverse path first: actions and states.
-        after: Return the keys after the stage.
+    ``inverse`` puts actions and states first, ``after`` returns the keys after the stage.
     """
     if status.overview is None:
         return ()
@@ -49,12 +46,7 @@ def available_keys(
 
 
 class WordSuggester(Suggester):
-    """Completes the word at the end of a text.
-
-    Args:
-        list_words: Returns the known words for a text.
-        last_word: Finds the word, its first group. ``None``: it is the whole text.
-    """
+    """Completes the word at the end of a text: the first group of a pattern, or the whole text."""
 
     def __init__(
         self, list_words: Callable[[str], Sequence[str]], last_word: re.Pattern[str] | None = None
@@ -91,38 +83,30 @@ class FormRow(Widget):
     ``↑``, ``↓`` and ``Enter`` move between the rows of a form.
     """
 
+    @dataclass
     class Edited(Message):
         """The text was edited."""
 
-        def __init__(self, row: FormRow, text: str) -> None:
-            super().__init__()
-            self.row = row
-            self.text = text
+        row: FormRow
+        text: str
 
         @property
         def control(self) -> FormRow:
             """The row."""
             return self.row
 
+    @dataclass
     class PickKeys(Message):
         """The dialog for keys should open."""
 
-        def __init__(self, row: FormRow) -> None:
-            super().__init__()
-            self.row = row
+        row: FormRow
 
+    @dataclass
     class Left(Message):
-        """The focus should move to another row.
+        """The focus should move to the next row (1), or to the previous one (-1)."""
 
-        Args:
-            row: Row that had the focus.
-            by: 1 for the next row, -1 for the previous one.
-        """
-
-        def __init__(self, row: FormRow, by: int) -> None:
-            super().__init__()
-            self.row = row
-            self.by = by
+        row: FormRow
+        by: int
 
     def __init__(self, field: FormField, keys: tuple[str, ...] = ()) -> None:
         super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")

@@ -37,32 +37,21 @@ _MAX_SOURCE = 4 * 2**20
 
 @dataclass
 class SourceLine:
-    """A line of a file.
-
-    Args:
-        path: The file.
-        line: The line, from 1.
-
-    Attributes:
-        has_changed: True if the user has edited the file.
-    """
+    """A line of a file."""
 
     path: Path
-    line: int
-    has_changed: bool = False
+    line: int  # the line, from 1
+    has_changed: bool = False  # true if the user has edited the file
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
 
 
 def find_source(workspace: Workspace) -> SourceLine | str:
-    """Return the line of the error at the selection, or of the selection itself.
+    """Return the line of the error at the selection, or of the selection itself; else why not.
 
     That is a line of Python for code of the user and wrappers of other libraries, and a line of the
     pipeline file for a stage in it.
-
-    Returns:
-        The line, or why there is none.
     """
     stage = workspace.stage
     for problem in workspace.list_selected_problems()[0]:
@@ -119,12 +108,7 @@ def _line_of(path: Path, name: str) -> int:
 def edit_source(app: App[None], source: SourceLine) -> str | None:
     """Open a line in ``$VISUAL`` or ``$EDITOR``, and wait for it; the app is suspended meanwhile.
 
-    Args:
-        app: The app.
-        source: The line; it is marked if the file has changed.
-
-    Returns:
-        Why it was not opened. ``None``: it was.
+    Mark the line if the file has changed; return why it was not opened.
     """
     command = editor_command(os.environ, source)
     if command is None:

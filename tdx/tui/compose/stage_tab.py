@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from textwrap import dedent
 
 from textual import on
@@ -19,7 +20,9 @@ from textual.worker import Worker, WorkerError
 
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import count_text
 from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -59,23 +62,17 @@ All arguments of the transform, with defaults in gray. `↑`, `↓` and `Enter` 
 accepts a completion, `Esc` returns to the chain. Input is validated as you type; the chain keeps
 the last valid value. `F2` in a field for keys lists the available keys."""
 
+    @dataclass
     class PickKeys(Message):
         """The dialog for keys should open for a row."""
 
-        def __init__(self, row: FormRow) -> None:
-            super().__init__()
-            self.row = row
+        row: FormRow
 
+    @dataclass
     class Editing(Message):
-        """Another field has the focus.
+        """Another field has the focus: which one, and the keys that leave it; empty: no field."""
 
-        Args:
-            text: Which one, and the keys that leave it; empty if no field has the focus.
-        """
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
+        text: str
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
@@ -201,8 +198,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             rows.append(Static(_WELCOME, classes="form-note"))
         stack = self.workspace.stack
         if self.workspace.place == ENV and stack is not None:
-            count = len(stack.wrappers)
-            stages = f"{count} stage{'' if count == 1 else 's'}"
+            stages = count_text(len(stack.wrappers), "stage")
             notes = [
                 f"A policy checkpoint with {stages}; its files are read, not edited."
                 if stack.is_data
@@ -217,8 +213,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             notes += [f"{note[:1].upper()}{note[1:]}." for note in stack.notes]
             rows.append(Static(Content.styled("\n".join(notes), "dim"), classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
-        if not rows:
-            rows.append(Static(self._empty_text(), classes="form-note"))
+        if not rows and self.workspace.stage is not None:
+            rows.append(Static(self._empty_text(self.workspace.stage), classes="form-note"))
         async with self.batch():
             await form.remove_children()
             await form.mount_all(rows)
@@ -294,11 +290,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
-    def _empty_text(self) -> Content:
+    def _empty_text(self, stage: DraftStage) -> Content:
         """Return what to show instead of fields."""
-        stage = self.workspace.stage
-        if stage is None:
-            return Content("")
         wrapper, stack = self._wrapper, self.workspace.stack
         if wrapper is not None and stack is not None:
             width = max((len(name) for name, _ in wrapper.arguments), default=0)

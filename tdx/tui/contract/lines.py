@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textual.content import Content
 
 from tdx.compare.report import RECEIVED, ContractReport
+from tdx.foundation.text import count_text
 from tdx.tui.contract.messages import (
     Comparison,
     KeyValues,
@@ -37,17 +38,11 @@ _PREVIEW = 28
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the list: a stage, or a key after it.
-
-    Args:
-        stage: The stage.
-        key: The key. ``None``: the stage itself.
-        is_first: True for the first difference.
-    """
+    """A line of the list: a stage, or a key after it."""
 
     stage: StageComparison
-    key: KeyValues | None = None
-    is_first: bool = False
+    key: KeyValues | None = None  # the key; ``None``: the stage itself
+    is_first: bool = False  # true for the first difference
 
     @property
     def mark(self) -> str:
@@ -137,7 +132,7 @@ def heading(report: ContractReport) -> str:
         sign = "=" if report.same else "?"
         return f"{sign} {report.verdict}: {report.coverage}"
     causes, follows = len(report.causes), len(report.follows)
-    text = f"≠ {causes} difference{'' if causes == 1 else 's'}"
+    text = f"≠ {count_text(causes, 'difference')}"
     if not follows:
         return text
     them = "it" if causes == 1 else "them"
@@ -145,14 +140,7 @@ def heading(report: ContractReport) -> str:
 
 
 def details(comparison: Comparison, line: Line, step: int, width: int) -> Content:
-    """Return what is known of a line.
-
-    Args:
-        comparison: The comparison.
-        line: The line at the cursor.
-        step: Reference step whose values are shown.
-        width: Available columns.
-    """
+    """Return what is known of a line, with the values of a reference step."""
     stage, report = line.stage, comparison.report
     parts = list(_difference_parts(comparison, line))
     if line.key is not None:

@@ -13,24 +13,16 @@ MAX_ELEMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class StageText:
-    """A stage of one side.
-
-    Args:
-        index: Its index; -1 is the env inside.
-        name: Its class.
-        arguments: Its arguments as text.
-        specs: Specs as text: of the keys that it changes, and of the compared ones if both sides
-            have the stage.
-        state: Its statistics and buffers as text.
-        unlisted: Keys that it writes and the contract does not compare.
-    """
+    """A stage of one side."""
 
     index: int
     name: str
-    arguments: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)  # its arguments as text
+    # Specs as text: of the keys that it changes, and of the compared ones if both sides have
+    # the stage
     specs: Mapping[str, str] = field(default_factory=dict)
-    state: Mapping[str, str] = field(default_factory=dict)
-    unlisted: tuple[str, ...] = ()
+    state: Mapping[str, str] = field(default_factory=dict)  # its statistics and buffers as text
+    unlisted: tuple[str, ...] = ()  # keys that it writes and the contract does not compare
 
     @property
     def title(self) -> str:
@@ -43,33 +35,19 @@ Records = tuple[tuple[float | None, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class KeyValues:
-    """Values of a key after a stage, on both sides.
+    """Values of a key after a stage, on both sides."""
 
-    Args:
-        key: Name of the key; an inverse one is marked by the interface.
-        is_inverse: True for actions on their way to the env.
-        left: Shape and dtype in the contract. ``None``: it does not write the key.
-        right: The same in the target.
-        steps: Name of each reference step.
-        labels: Name of each element.
-        a: Elements of each step in the contract; empty if it has none.
-        b: The same in the target.
-        unequal: Places of the elements that differ, by step.
-        note: Which elements are left out.
-        reason: Why the values of both sides are not compared; empty if they are.
-    """
-
-    key: str
-    is_inverse: bool
-    left: str | None
-    right: str | None
-    steps: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    a: Records = ()
-    b: Records = ()
-    unequal: tuple[frozenset[int], ...] = ()
-    note: str = ""
-    reason: str = ""
+    key: str  # name of the key; an inverse one is marked by the interface
+    is_inverse: bool  # true for actions on their way to the env
+    left: str | None  # shape and dtype in the contract; ``None``: it does not write the key
+    right: str | None  # the same in the target
+    steps: tuple[str, ...] = ()  # name of each reference step
+    labels: tuple[str, ...] = ()  # name of each element
+    a: Records = ()  # elements of each step in the contract; empty if it has none
+    b: Records = ()  # the same in the target
+    unequal: tuple[frozenset[int], ...] = ()  # places of the elements that differ, by step
+    note: str = ""  # which elements are left out
+    reason: str = ""  # why the values of both sides are not compared; empty if they are
 
     @property
     def differs(self) -> bool:
@@ -84,22 +62,14 @@ class KeyValues:
 
 @dataclass(frozen=True, slots=True)
 class StageComparison:
-    """A stage of both sides, or of one.
+    """A stage of both sides, or of one."""
 
-    Args:
-        a: Stage of the contract. ``None``: it does not have it.
-        b: Stage of the target. ``None``: it does not have it.
-        status: Whether it differs.
-        differences: What differs here.
-        keys: Compared keys.
-        is_random: True if the values are excluded, because the stage does not follow the seed.
-    """
-
-    a: StageText | None
-    b: StageText | None
-    status: RowStatus
-    differences: tuple[Difference, ...] = ()
-    keys: tuple[KeyValues, ...] = ()
+    a: StageText | None  # stage of the contract; ``None``: it does not have it
+    b: StageText | None  # stage of the target; ``None``: it does not have it
+    status: RowStatus  # whether it differs
+    differences: tuple[Difference, ...] = ()  # what differs here
+    keys: tuple[KeyValues, ...] = ()  # compared keys
+    # True if the values are excluded, because the stage does not follow the seed
     is_random: bool = False
 
 

@@ -18,6 +18,7 @@ from textual.timer import Timer
 from tdx.foundation.errors import TdxError, summarize_error
 from tdx.foundation.files import write_atomically
 from tdx.foundation.settings import state_path
+from tdx.foundation.text import count_text
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
@@ -34,11 +35,7 @@ CHECK_INTERVAL = 1.0
 
 
 class CurrentDocument:
-    """The document that was opened or saved last.
-
-    Attributes:
-        opened: The document; ``None`` if no file was opened or saved.
-    """
+    """The document that was opened or saved last."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -140,11 +137,7 @@ SAVE_DELAY = 0.1
 
 
 class Autosave:
-    """Writes the session in a thread, shortly after each edit.
-
-    Args:
-        store: Where sessions are saved. ``None``: nothing is saved.
-    """
+    """Writes the session in a thread, shortly after each edit; without a store, it does nothing."""
 
     def __init__(
         self,
@@ -278,7 +271,7 @@ class Autosave:
                 self._ask(same[0])
                 return
         if left:
-            count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
+            count = count_text(len(left), "unsaved session")
             self._app.notify(f"{count}; press R to restore", timeout=6)
 
     def _ask(self, left: SavedSession) -> None:
@@ -313,8 +306,7 @@ class Autosave:
 
 
 def _session_facts(left: SavedSession) -> str:
-    count = len(left.session.done)
-    return f"{count} edit{'' if count == 1 else 's'}, {left.age}"
+    return f"{count_text(len(left.session.done), 'edit')}, {left.age}"
 
 
 REPORT_NAME = "crash.txt"
@@ -324,11 +316,7 @@ _SIGNAL_MESSAGE = "tdx: stopped by a signal; unsaved edits are kept for the next
 
 
 def report_crash(autosave: Autosave) -> str:
-    """Save the session and the traceback of the current exception.
-
-    Returns:
-        The message for the user.
-    """
+    """Save the session and the traceback of the current exception; return what to print."""
     error = sys.exception()
     what = "unknown" if error is None else summarize_error(error)
     lines = [f"error: internal error in tdx: {what}"]
@@ -351,10 +339,8 @@ def report_crash(autosave: Autosave) -> str:
 def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None]) -> None:
     """Keep the session when the process is asked to exit.
 
-    Args:
-        app: Exits on SIGTERM and SIGINT, so that the terminal is restored.
-        autosave: Keeps the session.
-        close: Ends the worker processes.
+    On SIGTERM and SIGINT the app exits, so that the terminal is restored. ``close`` ends the
+    workers.
     """
     if not hasattr(signal, "SIGHUP"):
         # Windows: Ctrl-C is a key there, and nothing else asks a process to exit.

@@ -12,6 +12,7 @@ from textual.binding import Binding
 
 from tdx.foundation.container import UnsyncedError
 from tdx.foundation.errors import TdxError
+from tdx.foundation.text import count_text
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.sessions import SessionStore
@@ -54,11 +55,7 @@ class Storage:
 
 
 class Files:
-    """Opens, saves and restores the pipeline of a workspace.
-
-    Args:
-        storage: What is stored between runs. ``None``: nothing is.
-    """
+    """Opens, saves and restores the pipeline of a workspace."""
 
     def __init__(
         self, app: App[None], workspace: Workspace, storage: Storage | None = None
@@ -269,8 +266,7 @@ class Files:
         if quitting and self.autosave.is_available:
             replies.append(Reply("keep", "Keep for next time"))
         replies.append(Reply("discard", "Discard", is_destructive=True))
-        count = len(editor.done)
-        edits = f"{count} unsaved edit{'' if count == 1 else 's'}"
+        edits = count_text(len(editor.done), "unsaved edit")
         last = f"; the last one: {editor.done[-1].label}" if editor.done else ""
         text = f"The pipeline has {edits}{last}."
         self._app.push_screen(QuestionScreen(title, text, replies), answer)

@@ -41,19 +41,12 @@ def is_dump(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PathEntry:
-    """An entry of the list.
+    """An entry of the list."""
 
-    Args:
-        text: Text of the field after the entry is chosen.
-        name: Text that is shown.
-        note: Remark after the name.
-        is_folder: True for folders.
-    """
-
-    text: str
-    name: str
-    note: str = ""
-    is_folder: bool = False
+    text: str  # text of the field after the entry is chosen
+    name: str  # text that is shown
+    note: str = ""  # remark after the name
+    is_folder: bool = False  # true for folders
 
 
 def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
@@ -85,11 +78,8 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
 class PathScreen(ModalScreen[str | None]):
     """Asks for a path; returns it, or ``None``.
 
-    Args:
-        title: Question.
-        purpose: ``open`` accepts existing files and dumps, ``save`` any name.
-        text: Initial text.
-        recent: Files to offer while nothing is typed.
+    ``open`` accepts existing files and dumps, and offers recent ones while nothing is typed;
+    ``save`` accepts any name.
     """
 
     BINDINGS = [

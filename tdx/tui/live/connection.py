@@ -87,12 +87,7 @@ class TraceCache:
         return len(self._views)
 
     def nearest(self, index: int, start: int) -> tuple[TraceView, Sequence[ImageView]] | None:
-        """Return the first cached trace at or beyond an index, in the direction of movement.
-
-        Args:
-            index: Trace to go to.
-            start: Trace to come from.
-        """
+        """Return the first cached trace at or beyond an index, in the direction of movement."""
         if not self._views:
             return None
         if index < start:
@@ -110,19 +105,7 @@ Target = Literal["trace", "episode", "problem", "difference", "first", "latest"]
 class LiveConnection:
     """Runs one session at a time, each as a request without an end; its history outlives it.
 
-    Args:
-        owner: Provides timers and tells whether the tab is visible.
-        panes: Show what the worker sends.
-        on_layout: Called when other panes may have room now, and when a setting has changed.
-
-    Attributes:
-        state: State of the session. ``None``: it has not sent any yet.
-        info: Facts about the session that do not change.
-        rate: Steps per second. ``None``: as many as possible.
-        action_source: Where actions come from.
-        stop_condition: Condition that ends a run. ``None``: no condition.
-        cache: Traces that were displayed last.
-        requested: Trace that was requested and is not shown yet.
+    ``on_layout`` is called when other panes may have room now, and when a setting has changed.
     """
 
     def __init__(
@@ -186,10 +169,8 @@ class LiveConnection:
     ) -> None:
         """Start a session with the chain of the draft.
 
-        Args:
-            is_running: Step continuously from the start.
-            repeat: Repeat the resets and actions of the session before it.
-            until: Trace of that session to stop at. ``None``: its end.
+        ``repeat`` repeats the resets and actions of the session before it, ``until`` a trace of
+        that one.
         """
         draft = self._workspace.draft
         if draft.env is None:
@@ -492,12 +473,9 @@ class LiveConnection:
     # History
 
     def browse(self, target: Target, by: int = 1) -> None:
-        """Show another trace.
+        """Show another trace; of ``by``, only the sign counts for episodes.
 
-        Args:
-            target: ``trace`` or ``episode`` (forward or back), ``problem`` (the next),
-                ``difference`` to the earlier rollout (the next), ``first`` or ``latest``.
-            by: Number of traces; for episodes only the sign counts.
+        A problem or a difference to the earlier rollout is the next one.
         """
         state = self.state
         if state is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -38,12 +39,11 @@ class Timeline(RowWidget[TimelineRow]):
     }
     """
 
+    @dataclass
     class Scrubbed(Message):
         """Another trace was chosen. ``None``: the latest one."""
 
-        def __init__(self, index: int | None) -> None:
-            super().__init__()
-            self.index = index
+        index: int | None
 
     def __init__(self) -> None:
         super().__init__(id="live-time")
@@ -207,12 +207,11 @@ class EnvStrip(RowWidget[EnvRow]):
     }
     """
 
+    @dataclass
     class Picked(Message):
         """An env was clicked. ``None``: the whole batch."""
 
-        def __init__(self, row: int | None) -> None:
-            super().__init__()
-            self.row = row
+        row: int | None
 
     def __init__(self) -> None:
         super().__init__(id="live-envs")

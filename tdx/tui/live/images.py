@@ -26,17 +26,11 @@ FIRST_ZOOM = 0.05
 
 @dataclass(frozen=True, slots=True)
 class PlacedImage:
-    """An image with its size on the screen.
-
-    Args:
-        image: The image.
-        width: Width in cells; a cell is one pixel wide and two pixels high.
-        height: Height in cells, without the titles.
-    """
+    """An image with its size on the screen."""
 
     image: ImageView
-    width: int
-    height: int
+    width: int  # width in cells; a cell is one pixel wide and two pixels high
+    height: int  # height in cells, without the titles
 
     @property
     def room(self) -> int:
@@ -101,12 +95,11 @@ it are shown. After an edit, its image in the earlier rollout is between them if
     class ZoomChanged(Message):
         """The images need another resolution."""
 
+    @dataclass
     class StagePicked(Message):
         """Another stage was chosen; -1 is the env."""
 
-        def __init__(self, stage: int) -> None:
-            super().__init__()
-            self.stage = stage
+        stage: int
 
     def __init__(self) -> None:
         super().__init__(id="live-images")

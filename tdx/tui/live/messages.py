@@ -16,29 +16,17 @@ RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session begins with.
-
-    Args:
-        pipeline: Env with its chain.
-        allow_code: Allow the pipeline to import Python objects.
-        rate: Steps per second. ``None``: as many as possible.
-        numbers: Number of each stage in the chain pane; empty: its index.
-        is_running: Step continuously from the start, or after the repetition.
-        action_source: Where actions come from.
-        repeat: Repeat the resets and actions of the last session, with the same seed.
-        until: Trace of the last session to stop at. ``None``: its end.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """What a session begins with."""
 
     pipeline: Pipeline
     allow_code: bool = False
-    is_running: bool = False
-    rate: float | None = 20
-    action_source: str = "random"
-    numbers: tuple[int, ...] = ()
-    repeat: bool = False
-    until: int | None = None
-    samples: str | None = None
+    is_running: bool = False  # step continuously from the start, or after the repetition
+    rate: float | None = 20  # steps per second; ``None``: as many as possible
+    action_source: str = "random"  # where actions come from
+    numbers: tuple[int, ...] = ()  # number of each stage in the chain pane; empty: its index
+    repeat: bool = False  # repeat the resets and actions of the last session, with the same seed
+    until: int | None = None  # trace of the last session to stop at; ``None``: its end
+    samples: str | None = None  # file or folder with the samples of a stack without an env
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +46,10 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class RunSteps:
-    """Step at the current rate.
+    """Step at the current rate."""
 
-    Args:
-        steps: Number of steps. ``None``: unlimited.
-        until: Condition that ends the run. ``None``: no condition.
-    """
-
-    steps: int | None = None
-    until: str | None = None
+    steps: int | None = None  # number of steps; ``None``: unlimited
+    until: str | None = None  # condition that ends the run; ``None``: no condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +73,10 @@ class ShowTrace:
 
 @dataclass(frozen=True, slots=True)
 class CompareWith:
-    """Compare with a trace. ``None``: with the previous one.
+    """Compare with a trace. ``None``: with the previous one."""
 
-    Args:
-        index: The trace.
-        is_earlier: Compare with the same step of the earlier rollout instead.
-    """
-
-    index: int | None = None
-    is_earlier: bool = False
+    index: int | None = None  # the trace
+    is_earlier: bool = False  # compare with the same step of the earlier rollout instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,36 +88,23 @@ class FocusEnv:
 
 @dataclass(frozen=True, slots=True)
 class SetActionSource:
-    """Take actions from a policy, or set them by hand.
+    """Take actions from a policy, or set them by hand."""
 
-    Args:
-        source: ``random``, ``zero``, ``manual``, or a policy.
-        numbers: Manual action, by key and place of each field.
-    """
-
-    source: str
+    source: str  # ``random``, ``zero``, ``manual``, or a policy
+    # Manual action, by key and place of each field
     numbers: tuple[tuple[str, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SetPanes:
-    """What the panes have room for.
+    """What the panes have room for."""
 
-    Args:
-        parts: Number of points of a plot.
-        window: Number of latest traces in a plot. ``None``: all of them.
-        zoom: Scale of the images; 0: no images.
-        episodes: Maximum number of episodes.
-        cells: Maximum number of envs; 0: the tab is hidden, so that only the state is sent.
-        plots: Names of the plots.
-    """
-
-    plots: tuple[str, ...] = ()
-    parts: int = 100
-    window: int | None = None
-    zoom: float = 0.0
-    episodes: int = 0
-    cells: int = 0
+    plots: tuple[str, ...] = ()  # names of the plots
+    parts: int = 100  # number of points of a plot
+    window: int | None = None  # number of latest traces in a plot; ``None``: all of them
+    zoom: float = 0.0  # scale of the images; 0: no images
+    episodes: int = 0  # maximum number of episodes
+    cells: int = 0  # maximum number of envs; 0: the tab is hidden, so that only the state is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,54 +158,32 @@ class LateTrace:
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """State of a session.
+    """State of a session."""
 
-    Args:
-        steps: Number of steps made.
-        first: Oldest trace in the history.
-        last: Latest trace.
-        shown: Trace that is shown.
-        row: Env in focus. ``None``: the whole batch.
-        nbytes: Size of the history in bytes.
-        rate: Requested steps per second.
-        speed: Measured steps per second.
-        problem: Error that ended the run.
-        problem_traces: Latest traces with problems.
-        episode_starts: Traces in which episodes start.
-        plot_names: Keys and figures that can be plotted.
-        readings: What each stage did in the latest step.
-        status: ``running`` or ``paused``; the app uses ``ended`` after the worker is gone.
-        last_command: Number of the last executed command.
-        follows_latest: True if the latest trace is always shown.
-        reference: Trace that is marked for comparison. ``None``: the previous one.
-        is_earlier: True if traces are compared with those of the earlier rollout.
-        differences: First trace that differs from the earlier rollout, by key; ``None`` if nothing
-            was repeated.
-        action_source: Where actions come from.
-        stop_condition: Condition that ends the run.
-        message: Why the run has stopped, why a command was rejected, or how the shown rollout
-            differs from the earlier one.
-    """
-
+    # ``running`` or ``paused``; the app uses ``ended`` after the worker is gone
     status: Literal["running", "paused", "ended"]
-    last_command: int
+    last_command: int  # number of the last executed command
     steps: int
-    first: int
+    first: int  # oldest trace in the history
     last: int
     shown: int
-    follows_latest: bool
-    reference: int | None
-    is_earlier: bool
+    follows_latest: bool  # true if the latest trace is always shown
+    reference: int | None  # trace that is marked for comparison; ``None``: the previous one
+    is_earlier: bool  # true if traces are compared with those of the earlier rollout
+    # First trace that differs from the earlier rollout, by key; ``None`` if nothing was
+    # repeated
     differences: tuple[tuple[str, int], ...] | None
-    row: int | None
-    nbytes: int
+    row: int | None  # env in focus; ``None``: the whole batch
+    nbytes: int  # size of the history in bytes
     rate: float | None
-    speed: float
-    action_source: str
-    stop_condition: str | None
+    speed: float  # measured steps per second
+    action_source: str  # where actions come from
+    stop_condition: str | None  # condition that ends the run
+    # Why the run has stopped, why a command was rejected, or how the shown rollout differs from
+    # the earlier one
     message: str
-    problem: Problem | None
-    problem_traces: tuple[int, ...]
-    episode_starts: tuple[int, ...]
-    plot_names: tuple[str, ...]
-    readings: tuple[StageReading, ...] = ()
+    problem: Problem | None  # error that ended the run
+    problem_traces: tuple[int, ...]  # latest traces with problems
+    episode_starts: tuple[int, ...]  # traces in which episodes start
+    plot_names: tuple[str, ...]  # keys and figures that can be plotted
+    readings: tuple[StageReading, ...] = ()  # what each stage did in the latest step

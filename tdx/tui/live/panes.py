@@ -34,17 +34,10 @@ _TALL_IMAGES = 32
 def arrange_panes(
     width: int, height: int, front: Pane, *, has_images: bool, is_manual: bool
 ) -> tuple[Form, set[Pane]]:
-    """Choose the panes that have room.
+    """Choose the panes that have room; the one in front is shown in any case.
 
     The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
     them, the images if there are any, or ``slim`` with one pane. Images in front have all the room.
-
-    Args:
-        width: Width of the tab.
-        height: Height of the tab.
-        front: Pane that is shown in any case.
-        has_images: True if there are images.
-        is_manual: True if actions are set by hand.
 
     Example:
         >>> sorted(arrange_panes(50, 20, "plots", has_images=False, is_manual=False)[1])
@@ -238,14 +231,7 @@ _FEW_EPISODES = 5
 
 
 class LivePanes:
-    """The widgets of the Live tab.
-
-    Attributes:
-        front: Pane that is visible in any case.
-        chosen_plots: Names of the plots that the user has chosen. ``None``: those of the session.
-        default_plots: Plots of the session.
-        window: Number of latest traces in a plot. ``None``: all of them.
-    """
+    """The widgets of the Live tab."""
 
     def __init__(self) -> None:
         self.header, self.envs, self.timeline = LiveHeader(id="live-top"), EnvStrip(), Timeline()
@@ -269,10 +255,7 @@ class LivePanes:
     def show_state(self, state: LiveState, num_envs: int, *, is_edit: bool) -> bool:
         """Show where the session is in its history; return True if a comparison begins or ends.
 
-        Args:
-            state: State of the session.
-            num_envs: Number of envs in the batch.
-            is_edit: True if the earlier rollout is the one before an edit.
+        ``is_edit``: the earlier rollout is the one before an edit.
         """
         self.timeline.show(state)
         self.values.set_first_differences(dict(state.differences or ()))
@@ -295,12 +278,7 @@ class LivePanes:
             self.header.show_state(state, self._env_cell, info.max_bytes)
 
     def show_env_cells(self, cells: Sequence[EnvCell], row: int | None) -> None:
-        """Show the envs of a batch.
-
-        Args:
-            cells: One cell for each env.
-            row: Env in focus. ``None``: all of them.
-        """
+        """Show the envs of a batch, and the figures of the one in focus."""
         row = row or 0
         self._env_cell = cells[row] if row < len(cells) else None
         self.envs.show(cells)

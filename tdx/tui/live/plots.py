@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
 
@@ -35,12 +36,8 @@ def draw_braille(
 ) -> list[str]:
     """Draw a band between two curves as lines of braille characters.
 
-    Args:
-        lows: Smallest number of each point; ``None`` if there is none.
-        highs: Largest number of each point.
-        width: Width in cells; a cell is two dots wide.
-        height: Height in cells; a cell is four dots high.
-        bounds: Numbers at the bottom and at the top. Defaults to the smallest and the largest.
+    A cell is two dots wide and four dots high. ``bounds`` are the numbers at the bottom and at the
+    top, by default the smallest and the largest; a point that is ``None`` is left out.
 
     Example:
         >>> draw_braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
@@ -114,12 +111,11 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
     }
     """
 
+    @dataclass
     class Picked(Message):
         """A point of a plot was clicked."""
 
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
+        index: int
 
     def __init__(self) -> None:
         super().__init__(id="live-plots")
@@ -260,13 +256,7 @@ def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
 def _overlay(
     lines: Sequence[str], colors: Sequence[str], backs: Sequence[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the parts of a line; the first of several plots is on top.
-
-    Args:
-        lines: The same line of each plot.
-        colors: Color of each plot.
-        backs: Background of each column.
-    """
+    """Yield the parts of a line that several plots share; the first plot is on top."""
 
     def style(column: int) -> tuple[str, str]:
         drawn = (n for n, line in enumerate(lines) if line[column] not in _BLANK)

@@ -22,19 +22,12 @@ _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 @dataclass(frozen=True, slots=True)
 class ValueLine:
-    """A line of the table.
-
-    Args:
-        line: Parts of the line.
-        key: Key. ``None`` for headings.
-        stage: Place in the chain; -1 if the line belongs to no stage.
-        label: Text for the search.
-    """
+    """A line of the table."""
 
     line: TextLine
     key: str | None
-    stage: int
-    label: str = ""
+    stage: int  # place in the chain; -1 if the line belongs to no stage
+    label: str = ""  # text for the search
 
 
 def build_value_lines(
@@ -47,30 +40,24 @@ def build_value_lines(
 ) -> list[ValueLine]:
     """Return all lines.
 
-    Args:
-        view: Trace to show.
-        width: Width of the lines.
-        difference: Show the values of the reference trace too.
-        only_written: Hide keys that a stage passes on unchanged.
-        first_differences: First trace that differs from the earlier rollout, by key.
+    ``difference`` shows the values of the reference trace too, ``only_written`` hides keys that a
+    stage passes on unchanged, and ``first_differences`` has the first trace that differs from the
+    earlier rollout, by key.
     """
-    return list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
+    first = first_differences if view.is_earlier and first_differences else {}
+    longest = max((len(value.version) for value in view.values), default=8)
+    name = min(longest, max(12, width // 3))
+    return list(_LineBuilder(view, width, difference, only_written, first, name).all())
 
 
+@dataclass
 class _LineBuilder:
-    def __init__(
-        self,
-        view: TraceView,
-        width: int,
-        difference: bool,
-        only_written: bool,
-        first_differences: Mapping[str, int],
-    ) -> None:
-        self.view, self.width = view, width
-        self.first_differences = first_differences if view.is_earlier else {}
-        self.difference, self.only_written = difference, only_written
-        longest = max((len(value.version) for value in view.values), default=8)
-        self.name = min(longest, max(12, width // 3))
+    view: TraceView
+    width: int
+    difference: bool
+    only_written: bool
+    first_differences: Mapping[str, int]
+    name: int  # width of the names
 
     def all(self) -> Iterator[ValueLine]:
         view = self.view

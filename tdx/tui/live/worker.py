@@ -82,13 +82,8 @@ Push = Callable[[str, object], None]
 class LivePlayer:
     """Steps an env at a rate, and pushes views of its history from time to time.
 
-    Args:
-        env: Env with its chain, or a stack of another library.
-        request: Initial settings.
-        push: Sends a value to the app, by topic.
-        clock: Returns nanoseconds.
-        earlier: Session to repeat up to the trace in the request. ``None``: reset.
-        activity: Where to record the running call. ``None``: nobody reads it.
+    The clock returns nanoseconds. With an earlier session, its steps are repeated up to the trace
+    in the request.
     """
 
     def __init__(
@@ -171,8 +166,7 @@ class LivePlayer:
     def run_once(self, envelopes: list[CommandEnvelope]) -> float | None:
         """Execute commands, make a step if one is due, and push what has changed.
 
-        Returns:
-            Number of seconds in which there is nothing to do; ``None``: until the next command.
+        Return the seconds in which there is nothing to do; ``None``: until the next command.
         """
         for envelope in envelopes:
             self._last_command = envelope.number
@@ -562,10 +556,7 @@ def run_session(request: SessionSettings, job: Job) -> None:
 def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
     """Build and seed the env with its chain.
 
-    Args:
-        request: What to build.
-        seed: Seed of the env and of the global generators, if the pipeline has none.
-        closing: Closes the env.
+    The seed is that of the env and of the global generators, if the pipeline has none.
     """
     recorded = None if request.samples is None else read_samples(request.samples)
     stack = build_stack(request.pipeline, request.allow_code, recorded)
@@ -608,11 +599,7 @@ class Rollouts:
         self._kept: list[Rollout] = []
 
     def open(self, request: SessionSettings, push: Push) -> LivePlayer:
-        """Continue or start a session.
-
-        Raises:
-            TdxError: The env or the chain cannot be built; the kept sessions remain.
-        """
+        """Continue or start a session; if the env cannot be built, the kept sessions remain."""
         is_whole = request.repeat and request.until is None
         for kept in self._kept:
             chain = kept.request.pipeline, kept.request.numbers, kept.request.samples

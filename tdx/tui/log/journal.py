@@ -63,25 +63,15 @@ MAX_DETAILS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """An entry of the log.
+    """An entry of the log."""
 
-    Args:
-        number: Position in time, from 1.
-        at: Time in seconds since the epoch; the last time if it happened repeatedly.
-        severity: Severity; ``output`` is what a worker has printed.
-        source: ``app``, or the name of a worker.
-        text: What happened, on one line.
-        details: Hint and traceback.
-        times: Number of consecutive repetitions.
-    """
-
-    number: int
-    at: float
+    number: int  # position in time, from 1
+    at: float  # time in seconds since the epoch; the last time if it happened repeatedly
     severity: Severity
-    source: str
-    text: str
-    details: str = ""
-    times: int = 1
+    source: str  # ``app``, or the name of a worker
+    text: str  # what happened, on one line
+    details: str = ""  # hint and traceback
+    times: int = 1  # number of consecutive repetitions
 
     @property
     def time(self) -> str:
@@ -143,13 +133,7 @@ class Journal:
         self._notify()
 
     def record_output(self, worker: str, text: str, skipped_bytes: int = 0) -> None:
-        """Record the output of a worker.
-
-        Args:
-            worker: Name of the worker.
-            text: The output.
-            skipped_bytes: Number of earlier bytes that were too many to read.
-        """
+        """Record the output of a worker, after a number of bytes that were too many to read."""
         lines = clean_lines(text)
         latest = lines[-MAX_LINES_PER_WRITE:]
         skipped_lines = len(lines) - len(latest)

@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Button, Static
 
+from tdx.foundation.text import count_text
 from tdx.tui.line_widgets import LineList, TextLine
 from tdx.tui.log.journal import MAX_ENTRIES, MAX_OUTPUT_ENTRIES, LogEntry
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
@@ -203,8 +204,7 @@ class LogTab(SearchableTab):
         if shown:
             text = "\n".join(entry.full_text for entry in shown)
             self.app.copy_to_clipboard(f"{text}\n")
-            what = f"copied {len(shown):,} {'line' if len(shown) == 1 else 'lines'}"
-            self.notify(what, timeout=3)
+            self.notify(f"copied {count_text(len(shown), 'line')}", timeout=3)
 
     def action_clear(self) -> None:
         self.workspace.journal.clear()

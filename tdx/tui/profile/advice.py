@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from tdx.foundation.text import count_text
 from tdx.pipeline.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
 from tdx.tui.profile.messages import AdviceResult, MeasuredChange
@@ -66,12 +67,11 @@ Changes that may make the chain faster. After a measurement, each is tried in al
 current chain, and the values are compared; `v` selects them, `Enter` applies one, `u` undoes it.
 Nothing is suggested that was not tried."""
 
+    @dataclass
     class Chosen(Message):
         """A change should be applied."""
 
-        def __init__(self, change: MeasuredChange) -> None:
-            super().__init__()
-            self.change = change
+        change: MeasuredChange
 
     def __init__(self) -> None:
         super().__init__(id="profile-advice-list", compact=True)
@@ -116,9 +116,7 @@ def advice_text(found: AdviceResult) -> str:
         return f"✕ {found.error}"
     if not tried and not found.refused:
         return "no changes to try"
-    return (
-        f"{tried} {'change' if tried == 1 else 'changes'} tried, {len(found.effective)} saved time"
-    )
+    return f"{count_text(tried, 'change')} tried, {len(found.effective)} saved time"
 
 
 def _change_text(tried: MeasuredChange, saved_time: bool) -> Content:

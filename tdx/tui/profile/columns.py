@@ -93,25 +93,15 @@ def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
-
-    Args:
-        id: Id.
-        title: Title.
-        width: Width in cells.
-        value: Returns the sort key; lines without one come last.
-        text: Returns the text of a cell.
-        tone: Returns the style of a cell.
-        largest_first: True if sorting starts with the largest value.
-    """
+    """A column."""
 
     id: str
     title: str
     width: int
-    value: Callable[[CostLine], float | None]
-    text: Callable[[CostLine], str]
-    tone: Callable[[CostLine], Tone] = lambda line: ""
-    largest_first: bool = True
+    value: Callable[[CostLine], float | None]  # returns the sort key; lines without one come last
+    text: Callable[[CostLine], str]  # returns the text of a cell
+    tone: Callable[[CostLine], Tone] = lambda line: ""  # returns the style of a cell
+    largest_first: bool = True  # true if sorting starts with the largest value
 
 
 _PART = Column(

@@ -36,12 +36,7 @@ class DraftAdvice:
 
 
 class MeasurementController:
-    """Runs measurements and advice in the worker, one at a time.
-
-    Args:
-        on_change: Called on progress and at the end.
-        on_found: Called with each run and each advice.
-    """
+    """Runs measurements and advice in the worker, one at a time."""
 
     def __init__(
         self,

@@ -28,130 +28,79 @@ class ProfileProgress:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """An operator of torch in a part.
+    """An operator of torch in a part."""
 
-    Args:
-        name: Name, such as ``aten::add``.
-        calls: Calls per step.
-        time_us: Own time per step, measured in the operator pass.
-    """
-
-    name: str
+    name: str  # name, such as ``aten::add``
     calls: float
-    time_us: float
+    time_us: float  # own time per step, measured in the operator pass
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A place where the host waits for the accelerator.
+    """A place where the host waits for the accelerator."""
 
-    Args:
-        where: ``file:line``. Empty: unknown.
-        calls: Calls per step.
-        call: Function that waits. Empty: unknown.
-        time_us: Time of the waits per step. ``None``: not measured.
-    """
-
-    where: str
-    calls: float
-    call: str = ""
-    time_us: float | None = None
+    where: str  # ``file:line``; empty: unknown
+    calls: float  # calls per step
+    call: str = ""  # function that waits; empty: unknown
+    time_us: float | None = None  # time of the waits per step; ``None``: not measured
 
 
 @dataclass(frozen=True, slots=True)
 class StageSaving:
-    """Time that a step saves without a stage.
+    """Time that a step saves without a stage."""
 
-    Args:
-        name: Class name of the stage.
-        saved_us: Saved time. ``None``: unknown.
-        noise_us: Uncertainty of the saved time.
-        needed: Why the chain needs the stage. ``None``: it does not.
-    """
-
-    name: str
-    saved_us: float | None
-    noise_us: float = 0.0
-    needed: str | None = None
+    name: str  # class name of the stage
+    saved_us: float | None  # saved time; ``None``: unknown
+    noise_us: float = 0.0  # uncertainty of the saved time
+    needed: str | None = None  # why the chain needs the stage; ``None``: it does not
 
 
 @dataclass(frozen=True, slots=True)
 class CallCost:
-    """Calls of a part in one direction, in µs per call.
+    """Calls of a part in one direction, in µs per call."""
 
-    Args:
-        name: Direction: forward, inverse, reset, step; or a task of tdx itself.
-        n: Number of timed calls.
-        figures: ``p50``, ``p95``, ``p99`` and ``max``.
-        step_us: Time per step.
-        steps_per_call: Steps for each call: the length of a chunk, or 1 for a part that runs in
-            every step.
-        counts: Number of calls in each bin of the histogram.
-        low_us: Start of the first bin.
-        high_us: End of the last bin, which includes all larger values.
-    """
-
-    name: str
+    name: str  # direction: forward, inverse, reset, step; or a task of tdx itself
     n: int
-    figures: dict[str, float]
-    step_us: float
+    figures: dict[str, float]  # ``p50``, ``p95``, ``p99`` and ``max``
+    step_us: float  # time per step
+    # Steps for each call: the length of a chunk, or 1 for a part that runs in every step
     steps_per_call: float
-    counts: tuple[int, ...]
-    low_us: float
-    high_us: float
+    counts: tuple[int, ...]  # number of calls in each bin of the histogram
+    low_us: float  # start of the first bin
+    high_us: float  # end of the last bin, which includes all larger values
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Cost of a part of a rollout, all calls together, in µs per step.
-
-    Args:
-        work: Kind of the part.
-        index: Index of the stage in the pipeline; -1 if the part is not a stage.
-        upto: Index of the last stage of a fused group; -1 if there is none.
-        name: Class name of the stage, or a description.
-        step_us: Time in the mean step.
-        median_us: Time of a step in which each call takes its median time.
-        share: Share of the total time, from 0 to 1.
-        repeats_us: Time in the mean step of each repeat.
-        calls: Its calls, the most expensive first.
-        allocated_bytes: Bytes allocated per step. ``None``: not measured.
-        device_us: Time between events on the accelerator per step. ``None``: there is none.
-        busy_us: Time in which the accelerator works for it, per step. ``None``: not measured.
-        idle_us: Time in which the accelerator is idle before its work, per step, by cause.
-        delay_us: Mean time from a launch to the start of its kernel.
-        bound_by: What takes most of its time. Empty: not measured.
-        evidence: Figures that this follows from.
-        kernels: Kernels per step.
-        launch_bound: True if the accelerator waits for the host.
-        syncs: Places where the host waits for the accelerator.
-        operators: Operators of torch, the most expensive first. ``None``: not measured.
-        marginals: Savings by index of the stage; empty: not measured.
-        numbers: Number of each stage in the chain pane; empty: its index.
-    """
+    """Cost of a part of a rollout, all calls together, in µs per step."""
 
     work: str
-    index: int
-    upto: int
-    name: str
-    step_us: float
-    median_us: float
-    share: float
-    repeats_us: tuple[float, ...] = ()
-    calls: tuple[CallCost, ...] = ()
-    allocated_bytes: float | None = None
+    index: int  # index of the stage in the pipeline; -1 if the part is not a stage
+    upto: int  # index of the last stage of a fused group; -1 if there is none
+    name: str  # class name of the stage, or a description
+    step_us: float  # time in the mean step
+    median_us: float  # time of a step in which each call takes its median time
+    share: float  # share of the total time, from 0 to 1
+    repeats_us: tuple[float, ...] = ()  # time in the mean step of each repeat
+    calls: tuple[CallCost, ...] = ()  # its calls, the most expensive first
+    allocated_bytes: float | None = None  # bytes allocated per step; ``None``: not measured
+    # Time between events on the accelerator per step; ``None``: there is none.
     device_us: float | None = None
+    # Time in which the accelerator works for it, per step; ``None``: not measured.
     busy_us: float | None = None
+    # Time in which the accelerator is idle before its work, per step, by cause
     idle_us: Mapping[str, float] = field(default_factory=dict)
-    delay_us: float = 0.0
-    bound_by: str = ""
-    evidence: str = ""
-    kernels: float | None = None
-    launch_bound: bool = False
-    syncs: tuple[Sync, ...] = ()
+    delay_us: float = 0.0  # mean time from a launch to the start of its kernel
+    bound_by: str = ""  # what takes most of its time; empty: not measured
+    evidence: str = ""  # figures that this follows from
+    kernels: float | None = None  # kernels per step
+    launch_bound: bool = False  # true if the accelerator waits for the host
+    syncs: tuple[Sync, ...] = ()  # places where the host waits for the accelerator
+    # Operators of torch, the most expensive first; ``None``: not measured.
     operators: tuple[OperatorCost, ...] | None = None
+    # Savings by index of the stage; empty: not measured
     marginals: dict[int, StageSaving] = field(default_factory=dict)
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()  # number of each stage in the chain pane; empty: its index
 
     def number(self, index: int) -> int:
         """Return the displayed number of a stage."""
@@ -168,54 +117,33 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class ModeCosts:
-    """Measurement of one execution mode.
-
-    Args:
-        mode: Name of the mode.
-        rows: All parts, the most expensive first.
-        step_us: Mean time of a step.
-        repeats_us: Mean time of a step in each repeat.
-        frames_per_second: Frames per second.
-        steps: Total number of steps.
-        noise: Relative spread of the repeats.
-        judgement: ``quiet``, ``fair``, ``noisy`` or ``unknown``.
-        noise_text: Description of the noise.
-        preemption: How much of the time other programs had the processor. ``None``: hardly any.
-        notes: Remarks.
-        device: What the accelerator is, and what it does in a step, each a sentence.
-        error: Why the measurement ended early. ``None``: it did not.
-    """
+    """Measurement of one execution mode."""
 
     mode: str
-    rows: tuple[CostRow, ...]
-    step_us: float
-    repeats_us: tuple[float, ...]
+    rows: tuple[CostRow, ...]  # all parts, the most expensive first
+    step_us: float  # mean time of a step
+    repeats_us: tuple[float, ...]  # mean time of a step in each repeat
     frames_per_second: float
-    steps: int
-    noise: float
-    judgement: str
-    noise_text: str
+    steps: int  # total number of steps
+    noise: float  # relative spread of the repeats
+    judgement: str  # ``quiet``, ``fair``, ``noisy`` or ``unknown``
+    noise_text: str  # description of the noise
+    # How much of the time other programs had the processor; ``None``: hardly any.
     preemption: str | None = None
     notes: tuple[str, ...] = ()
+    # What the accelerator is, and what it does in a step, each a sentence
     device: tuple[str, ...] = ()
-    error: str | None = None
+    error: str | None = None  # why the measurement ended early; ``None``: it did not
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Measurement of a pipeline.
-
-    Args:
-        modes: Results of each mode.
-        num_envs: Number of envs in a step.
-        device: Device of the tensors.
-        machine: Short description of the machine.
-    """
+    """Measurement of a pipeline."""
 
     modes: tuple[ModeCosts, ...]
     num_envs: int
-    device: str
-    machine: str
+    device: str  # device of the tensors
+    machine: str  # short description of the machine
 
     def mode(self, name: str) -> ModeCosts | None:
         """Return the result of a mode."""
@@ -229,69 +157,40 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What to measure.
-
-    Args:
-        pipeline: Pipeline to measure.
-        modes: Modes to measure, one after the other.
-        steps: Steps of each repeat.
-        repeats: Number of repeats.
-        warmup: Steps that do not count.
-        extras: What to measure apart from time.
-        allow_code: Allow the pipeline to import Python objects.
-        samples: File or folder with the samples of a stack without an env.
-    """
+    """What to measure."""
 
     pipeline: Pipeline
     modes: tuple[ModeName, ...]
     steps: int
     repeats: int
-    warmup: int
-    extras: frozenset[Extra] = frozenset()
+    warmup: int  # steps that do not count
+    extras: frozenset[Extra] = frozenset()  # what to measure apart from time
     allow_code: bool = False
-    samples: str | None = None
+    samples: str | None = None  # file or folder with the samples of a stack without an env
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChange:
-    """A change that was measured next to the current chain.
-
-    Args:
-        change: What was changed.
-        found: Why it may help.
-        before_us: Time of a step without the change.
-        saved_us: Saved time per step.
-        noise_us: Uncertainty of the saved time.
-        values: Whether the values are the ``same``, ``close`` or ``other``.
-        pipeline: Changed chain. ``None``: the change is not an edit of the chain.
-    """
+    """A change that was measured next to the current chain."""
 
     change: str
-    found: str
-    before_us: float
-    saved_us: float
-    noise_us: float
-    values: str
-    pipeline: Pipeline | None
+    found: str  # why it may help
+    before_us: float  # time of a step without the change
+    saved_us: float  # saved time per step
+    noise_us: float  # uncertainty of the saved time
+    values: str  # whether the values are the ``same``, ``close`` or ``other``
+    pipeline: Pipeline | None  # changed chain; ``None``: the change is not an edit of the chain
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceResult:
-    """All changes that were tried.
+    """All changes that were tried."""
 
-    Args:
-        mode: Mode that was measured.
-        refused: Why other changes could not be tried.
-        error: Why the measurement ended early. ``None``: it did not.
-        effective: Changes that save time, the best first.
-        ineffective: Changes that save nothing beyond the noise.
-    """
-
-    mode: str
-    effective: tuple[MeasuredChange, ...] = ()
-    ineffective: tuple[MeasuredChange, ...] = ()
-    refused: tuple[str, ...] = ()
-    error: str | None = None
+    mode: str  # mode that was measured
+    effective: tuple[MeasuredChange, ...] = ()  # changes that save time, the best first
+    ineffective: tuple[MeasuredChange, ...] = ()  # changes that save nothing beyond the noise
+    refused: tuple[str, ...] = ()  # why other changes could not be tried
+    error: str | None = None  # why the measurement ended early; ``None``: it did not
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,10 +123,7 @@ def draw_bar(share: float, width: int) -> str:
 def draw_histogram(counts: Sequence[int], width: int, height: int) -> list[str]:
     """Draw a histogram as lines of text, top line first; only empty bins look empty.
 
-    Args:
-        counts: Count of each bin.
-        width: Width of a bin in cells.
-        height: Number of lines.
+    The width is that of a bin in cells.
 
     Example:
         >>> draw_histogram([1, 4, 2], 1, 2)

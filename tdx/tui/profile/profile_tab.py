@@ -101,11 +101,7 @@ class ProfileBar(Container):
         button.variant = "error" if runs else "primary"
 
     def show_stack(self, stack: StackFacts | None) -> None:
-        """Hide what does not apply to a stack, and show the reason.
-
-        Args:
-            stack: Stack that a factory creates. ``None``: a chain that can be edited.
-        """
+        """Hide what does not apply to the stack of a factory, and show the reason."""
         has_modes = stack is None or stack.runs_as_chain
         for name in ("mode", *(f"{each}-too" for each in EXTRAS)):
             self.query_one(f"#profile-{name}", Button).display = has_modes

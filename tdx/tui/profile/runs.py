@@ -20,21 +20,13 @@ RowKey = tuple[str, str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ProfileRun:
-    """A measurement.
-
-    Args:
-        number: Number, from 1.
-        draft: Chain that was measured.
-        costs: Result.
-        change: Edits since the previous run.
-        ended: Why it ended early. ``None``: it did not.
-    """
+    """A measurement."""
 
     number: int
     draft: Draft
     costs: Costs
-    change: str
-    ended: str | None = None
+    change: str  # edits since the previous run
+    ended: str | None = None  # why it ended early; ``None``: it did not
 
     def key(self, row: CostRow) -> RowKey:
         """Return the identity of a row across runs; a stage keeps its number when it is moved."""
@@ -73,17 +65,13 @@ def displayed_mode(run: ProfileRun, wanted: ModeSelection) -> ModeCosts | None:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Difference of a row to another measurement.
+    """Difference of a row to another measurement."""
 
-    Args:
-        before_us: Time per step in the other measurement. ``None``: it does not have the row.
-        after_us: Time per step in this measurement. ``None``: it does not have the row.
-        kind: Kind of the difference. ``regrouped``: the stage was measured together with others in
-            one of them; ``unknown``: one repeat does not show the noise.
-    """
-
+    # Time per step in the other measurement; ``None``: it does not have the row.
     before_us: float | None
-    after_us: float | None
+    after_us: float | None  # time per step in this measurement; ``None``: it does not have the row
+    # Kind of the difference. ``regrouped``: the stage was measured together with others in one
+    # of them; ``unknown``: one repeat does not show the noise.
     kind: Literal["new", "removed", "regrouped", "unknown", "same", "slower", "faster"]
 
     @property
@@ -123,13 +111,10 @@ class Comparison:
 def compare_runs(
     run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
 ) -> Comparison | None:
-    """Compare the displayed mode with the other displayed mode, or with another run.
+    """Compare the displayed mode with the other displayed mode, or with another run, if any.
 
     As in ``tdx profile --baseline``, only a difference between the repeats that is not tiny is a
     change.
-
-    Returns:
-        ``None``: there is nothing to compare with.
     """
     after = displayed_mode(run, wanted)
     modes = displayed_modes(run, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rich.style import Style
@@ -112,13 +113,7 @@ def _notes(row: CostRow) -> Iterator[Content]:
 
 
 def operators_text(row: CostRow, width: int, height: int) -> Content:
-    """Return the operators of a part, the most expensive first.
-
-    Args:
-        row: The part.
-        width: Available width in cells.
-        height: Available lines; a single line has no bars.
-    """
+    """Return the operators of a part, the most expensive first; a single line has no bars."""
     operators = row.operators
     if operators is None:
         return Content("")
@@ -174,12 +169,7 @@ class PartPane(Container):
         yield Static("", id="profile-operators")
 
     def show(self, row: CostRow | None, room: Size) -> None:
-        """Show a part.
-
-        Args:
-            row: The part. ``None``: hide the pane.
-            room: Size of the whole tab.
-        """
+        """Show a part, or hide the pane; the room is the size of the whole tab."""
         self.display = row is not None and room.height >= _MIN_HEIGHT
         if row is None:
             return
@@ -222,12 +212,11 @@ The time of each part in the mean step; the parts add up to the whole step. `med
 a step in which each call takes its median time: other programs that interrupt a few calls hardly
 change it. Click a header or press `s` to sort, and `i` to reverse the order."""
 
+    @dataclass
     class CursorMoved(Message):
         """The cursor is on another line."""
 
-        def __init__(self, line: CostLine | None) -> None:
-            super().__init__()
-            self.line = line
+        line: CostLine | None
 
     def __init__(self) -> None:
         super().__init__(
@@ -359,12 +348,11 @@ def _alignment(column: Column) -> Literal["left", "right"]:
 class RunList(OptionList):
     """Runs, the latest first; the one under the cursor is shown."""
 
+    @dataclass
     class Chosen(Message):
         """A run should be shown."""
 
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
+        number: int
 
     def __init__(self) -> None:
         super().__init__(id="profile-runs", compact=True)

@@ -282,11 +282,7 @@ def _plan_steps(request: Measurement | AdviceSearch, job: Job) -> ProfilePlan:
 
 
 def _policy_for(request: Measurement | AdviceSearch, env: EnvBase) -> Any:
-    """Return the function that computes actions.
-
-    Raises:
-        TdxError: The policy of the pipeline does not fit the env.
-    """
+    """Return the function that computes actions."""
     steps = max(request.steps, request.warmup)
     return load_actor(request.pipeline, env, steps=steps, allow_code=request.allow_code)
 

@@ -99,16 +99,11 @@ class StatusBar(Static):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A first step to try.
+    """A first step to try."""
 
-    Args:
-        name: Key under which completion is stored; the id of a tab is completed when it is opened.
-        command: Id of the binding.
-        text: What the command does.
-    """
-
+    # Key under which completion is stored; the id of a tab is completed when it is opened
     name: str
-    command: str
+    command: str  # id of the binding
     text: str
 
 
@@ -126,8 +121,7 @@ _ALL_DONE = "Done. Ctrl+P lists all commands, ? shows help for the focused pane.
 class HintState:
     """Which hints are done, and whether they are hidden; stored between runs.
 
-    Args:
-        path: File to store them in. ``None``: nothing is stored, and hints are hidden.
+    Without a file, nothing is stored, and hints are hidden.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -247,17 +241,11 @@ _DIVIDER = " │ "
 
 @dataclass(frozen=True, slots=True)
 class KeyHint:
-    """A key, or several that belong together.
+    """A key, or several that belong together."""
 
-    Args:
-        area: Part of the app, the first part of the binding id.
-        keys: Each key as it is shown, and as it is pressed.
-        text: What the keys do.
-    """
-
-    area: str
-    keys: tuple[tuple[str, str], ...]
-    text: str
+    area: str  # part of the app, the first part of the binding id
+    keys: tuple[tuple[str, str], ...]  # each key as it is shown, and as it is pressed
+    text: str  # what the keys do
 
     @property
     def shown(self) -> str:

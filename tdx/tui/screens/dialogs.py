@@ -30,21 +30,13 @@ _MAX_COMPACT_CHOICES = 8
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An entry of a list.
+    """An entry of a list."""
 
-    Args:
-        id: Returned by the dialog.
-        text: Text that is shown and searched.
-        note: Remark after the text.
-        is_last: Dim it, and list it after all others.
-        is_first: List it before others if it contains the searched text.
-    """
-
-    id: str
-    text: str
-    note: str = ""
-    is_last: bool = False
-    is_first: bool = False
+    id: str  # returned by the dialog
+    text: str  # text that is shown and searched
+    note: str = ""  # remark after the text
+    is_last: bool = False  # dim it, and list it after all others
+    is_first: bool = False  # list it before others if it contains the searched text
 
     def order(self, typed: str) -> int:
         """Return 0 for an entry that comes first if it contains a text, and 2 for a last one."""
@@ -54,18 +46,11 @@ class Choice:
 def fuzzy_sort(
     query: str, items: Iterable[T], text: Callable[[T], str]
 ) -> list[tuple[T, Sequence[int]]]:
-    """Return the items whose text matches a query, the best match first.
+    """Return the items whose text matches a query, the best match first, and the matched places.
 
     Three or more letters that start a word are the best match, then the initials of a text, any
-    letters that start a word, a part of the text, and letters that are scattered over it.
-
-    Args:
-        query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
-        items: Items to search.
-        text: Returns the text of an item.
-
-    Returns:
-        Each item with the positions of the matched letters.
+    letters that start a word, a part of the text, and letters that are scattered over it. Spaces
+    are ignored; an empty query matches all items in their own order.
 
     Example:
         >>> [item for item, _ in fuzzy_sort("cf", ["ToFloat", "CatFrames"], str)]
@@ -127,13 +112,10 @@ def ask_to_replace(
 class ChoiceScreen(ModalScreen[str | None]):
     """Searchable list; returns the id of the chosen entry, or ``None``.
 
-    Args:
-        title: Question.
-        choices: Entries. ``None``: they are loading; :meth:`set_choices` sets them.
-        allow_custom: Return the typed text if no entry matches it.
-        is_verbatim: Returns True for texts that are returned as typed, even if entries match.
-        describe: Returns a description of an entry, which is shown below the list.
-        current: Id of the entry that is marked, and has the cursor at first.
+    Without choices, they are loading until :meth:`set_choices`. ``allow_custom`` returns the typed
+    text if no entry matches it, ``is_verbatim`` tells which texts are returned as typed even if
+    some do. ``describe`` returns a text about an entry, shown below the list. The current entry is
+    marked.
     """
 
     BINDINGS = [
@@ -306,17 +288,11 @@ class MultiChoiceScreen(ModalScreen[list[str] | None]):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A button of a question.
+    """A button of a question."""
 
-    Args:
-        id: Returned by the dialog.
-        text: Label; its first letter is the key.
-        is_destructive: True if the choice loses data.
-    """
-
-    id: str
-    text: str
-    is_destructive: bool = False
+    id: str  # returned by the dialog
+    text: str  # label; its first letter is the key
+    is_destructive: bool = False  # true if the choice loses data
 
     @property
     def key(self) -> str:
@@ -327,10 +303,7 @@ class Reply:
 class QuestionScreen(ModalScreen[str | None]):
     """Question with buttons; returns the id of the reply, or ``None``.
 
-    Args:
-        title: Question.
-        text: Explanation.
-        replies: Buttons with different first letters; the first one gets the focus.
+    The replies have different first letters; the first one gets the focus.
     """
 
     BINDINGS = [

@@ -14,14 +14,7 @@ _FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 
 
 def save_screenshot(app: App[object], env: str | None) -> Path:
-    """Write what the screen shows to a new file in the current folder.
-
-    Returns:
-        The absolute path of the file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write what the screen shows to a new file in the current folder; return its absolute path."""
     # Fonts of a web server: a picture asks nobody for them.
     picture = _FONT_FACE.sub("", app.export_screenshot(title="tdx"))
     name = "tdx" if env is None else f"tdx-{suggest_name(env)}"

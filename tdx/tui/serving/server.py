@@ -24,14 +24,8 @@ class AppServer(Server):
     sends nothing on behalf of another site or to another port of this machine. The files of
     textual-serve itself need none, and a download has an address that cannot be guessed.
 
-    Args:
-        command: Command line of the app, for a shell.
-        host: Address to listen on.
-        port: Port to listen on.
-        token: Secret that a browser must send.
-        most: Maximum number of open pages.
-        on_start: Called with the address of the page, once it can be opened.
-        shown_host: Name of this machine in that address.
+    ``on_start`` is called with the address of the page, once it can be opened; ``shown_host`` is
+    the name of this machine in it, and ``most`` the maximum number of open pages.
     """
 
     def __init__(
@@ -99,12 +93,7 @@ class AppServer(Server):
             )
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """Return the page.
-
-        Raises:
-            HTTPForbidden: The token is missing or wrong.
-            HTTPServiceUnavailable: The maximum number of pages is open.
-        """
+        """Return the page; raise what :meth:`_admit` does."""
         self._admit(request)
         response: web.StreamResponse = await super().handle_index(request)
         # The token is a part of the address.
@@ -113,12 +102,7 @@ class AppServer(Server):
         return response
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Run an app for as long as the page is open.
-
-        Raises:
-            HTTPForbidden: The token is missing or wrong.
-            HTTPServiceUnavailable: The maximum number of pages is open.
-        """
+        """Run an app for as long as the page is open; raise what :meth:`_admit` does."""
         self._admit(request)
         page = asyncio.current_task()
         assert page is not None

@@ -48,12 +48,7 @@ class LineagePane(Static):
         self._forget()
 
     def show_line(self, line: SpecLine | None, room: int = 0) -> None:
-        """Show the lineage of the key of a line.
-
-        Args:
-            line: The line. ``None``: there is none.
-            room: Number of lines that are free. The other keys follow if they fit.
-        """
+        """Show the lineage of the key of a line; those of other keys follow if there is room."""
         self._line, self._room = line, room
         key = None if line is None else line.key
         self.border_title = Content(f"lineage of {key}" if key else "lineage")
@@ -149,12 +144,8 @@ def lineage_text(
 ) -> Content:
     """Return the versions of a key, one per line, in data-flow order.
 
-    Args:
-        lineage: Lineage of the whole chain.
-        key: The key, with dots.
-        lane: Direction.
-        places: Place in the chain for each stage of the lineage; ``None`` for stages of the env
-            itself.
+    ``places`` has the place in the chain for each stage of the lineage; ``None`` for stages of the
+    env.
     """
     known = lineage.only([key]).versions if key in lineage.keys() else ()
     versions = [version for version in known if version.lane == lane]

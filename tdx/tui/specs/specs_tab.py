@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult
@@ -34,13 +35,7 @@ _INDENT = 2
 
 
 class SpecList(OptionList):
-    """Shows the lines; posts messages for folding and cursor moves.
-
-    Attributes:
-        lines: Lines that are shown.
-        whole: The same with the folded ones, which the search finds too.
-        wanted: Line of the cursor; it may be folded.
-    """
+    """Shows the lines; posts messages for folding and cursor moves."""
 
     BINDINGS = [
         Binding("enter,space", "select", "fold", id="spec_tree.fold", key_display="⏎"),
@@ -48,20 +43,18 @@ class SpecList(OptionList):
         Binding("right", "open", "unfold", id="spec_tree.open", show=False),
     ]
 
+    @dataclass
     class Folded(Message):
         """A line should be folded or unfolded."""
 
-        def __init__(self, path: LinePath, closed: bool) -> None:
-            super().__init__()
-            self.path = path
-            self.closed = closed
+        path: LinePath
+        closed: bool
 
+    @dataclass
     class Moved(Message):
         """The cursor is on another line."""
 
-        def __init__(self, line: SpecLine) -> None:
-            super().__init__()
-            self.line = line
+        line: SpecLine
 
     def __init__(self) -> None:
         super().__init__(id="spec-tree", compact=True)

@@ -10,6 +10,7 @@ from typing import Literal
 from textual.content import Content
 
 from tdx.foundation.keys import format_key, split_key
+from tdx.foundation.text import count_text
 from tdx.inspection.chain import Direction
 from tdx.inspection.spec_report import KeyChange
 from tdx.specs.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
@@ -22,20 +23,13 @@ DIRECTIONS = {"forward": "from the env", "inverse": "towards the env"}
 
 @dataclass(frozen=True, slots=True)
 class PlaceSpecs:
-    """Specs at a place of the chain.
-
-    Args:
-        title: Title of the place.
-        changes: All keys, with their specs before and after.
-        freshness: ``fresh`` if the specs are current, ``old`` if they are from an earlier
-            inspection.
-        index: Index in the lineage. ``None`` for the env and the output.
-    """
+    """Specs at a place of the chain."""
 
     title: str
     changes: tuple[KeyChange, ...]
+    # ``fresh`` if the specs are current, ``old`` if they are from an earlier inspection
     freshness: Freshness = "fresh"
-    index: int | None = None
+    index: int | None = None  # index in the lineage. ``None`` for the env and the output
 
     def lane(self, name: str) -> list[KeyChange]:
         """Return the keys of one direction, sorted by part."""
@@ -102,25 +96,15 @@ LANES: tuple[Direction, ...] = ("forward", "inverse")
 
 @dataclass(frozen=True, slots=True)
 class SpecLine:
-    """A line of the tree.
+    """A line of the tree."""
 
-    Args:
-        path: Identity: place, lane, part and names of a nested key.
-        kind: What the line shows.
-        depth: Indentation level.
-        text: Label.
-        change: The key, if the line is one.
-        members: Keys below a foldable line.
-        is_folded: True if the members are hidden.
-    """
-
-    path: LinePath
+    path: LinePath  # identity: place, lane, part and names of a nested key
     kind: LineKind
     depth: int
     text: str
-    change: KeyChange | None = None
-    members: tuple[KeyChange, ...] = ()
-    is_folded: bool = False
+    change: KeyChange | None = None  # the key, if the line is one
+    members: tuple[KeyChange, ...] = ()  # keys below a foldable line
+    is_folded: bool = False  # true if the members are hidden
 
     @property
     def lane(self) -> Direction:
@@ -141,15 +125,7 @@ def build_spec_lines(
     *,
     with_place: bool = False,
 ) -> Iterator[SpecLine]:
-    """Yield the lines for a place of the chain.
-
-    Args:
-        specs: Specs at the place.
-        place: Name of the place in the paths.
-        is_shown: Returns True for keys to show.
-        is_folded: Returns True if the lines below a path are hidden.
-        with_place: Yield a heading for the place.
-    """
+    """Yield the lines for a place of the chain, whose name begins their paths."""
     lanes = {name: tuple(filter(is_shown, specs.lane(name))) for name in LANES}
     if with_place:
         folded = is_folded((place,))
@@ -205,19 +181,12 @@ _COLORS = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnWidths:
-    """Widths of the columns.
+    """Widths of the columns."""
 
-    Args:
-        key: Width of the keys with their indentation.
-        shape: Width of the shapes.
-        dtype: Width of the dtypes.
-        device: Width of the devices; 0 if all are equal.
-    """
-
-    key: int
+    key: int  # width of the keys with their indentation
     shape: int
     dtype: int
-    device: int
+    device: int  # width of the devices; 0 if all are equal
 
     @classmethod
     def of(
@@ -225,10 +194,7 @@ class ColumnWidths:
     ) -> ColumnWidths:
         """Return widths that fit all keys and specs.
 
-        Args:
-            keys: Widths of the keys.
-            leaves: The specs.
-            room: Width for a line. Keys are shortened to leave room for shape, dtype and domain.
+        In a room, keys are shortened to leave some for shape, dtype and domain.
         """
         known = list(leaves)
         devices = {leaf.device for leaf in known}
@@ -248,15 +214,7 @@ class ColumnWidths:
 def key_label(
     name: str, change: KeyChange, widths: ColumnWidths, indent: int, *, found: bool = False
 ) -> Content:
-    """Return the label of a key; a changed key shows its previous spec too.
-
-    Args:
-        name: Text for the key.
-        change: Specs before and after.
-        widths: Widths of the columns.
-        indent: Indentation of the name.
-        found: True if the key matches the search.
-    """
+    """Return the label of a key; a changed key shows its previous spec too."""
     color = _COLORS[change.change]
     struck = " strike" if change.change == "gone" else ""
     line = " bold underline" if found else ""
@@ -318,8 +276,7 @@ def heading(line: SpecLine) -> Content:
     arrow = _ARROWS[line.text] if line.kind == "lane" else ""
     name = (f"{arrow}{line.text}", _STYLES[line.kind])
     if line.is_folded or line.kind == "place":
-        total = len(line.members)
-        counts = [(f"  {total} key{'' if total == 1 else 's'}", "dim")]
+        counts = [(f"  {count_text(len(line.members), 'key')}", "dim")]
         kinds: Counter[str] = Counter(change.change for change in line.members)
         for kind, mark, color in _COUNT_SIGNS:
             if kinds[kind]:
