@@ -63,14 +63,10 @@ class UnsyncedError(OutputError):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """An open folder.
+    """An open folder, which error messages call ``path``.
 
     Paths of parts are relative to it, with ``/`` as separator. Every method raises
     :class:`StorageError` for a path that leads out of the folder, or contains a link.
-
-    Args:
-        path: Name of the folder in error messages.
-        folder: The open folder.
     """
 
     path: Path

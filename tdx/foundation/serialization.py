@@ -1,6 +1,6 @@
 """Convert dataclasses to plain data for JSON, and plain data back to dataclasses.
 
-The plain data of a dataclass are its fields, with the exceptions declared by :func:`json_field`.
+The plain data of a dataclass are its fields, with the exceptions declared by :func:`omit_empty`.
 A :class:`Result` declares its entries instead: their names, their order, and computed values.
 """
 
@@ -24,14 +24,9 @@ from tdx.foundation.keys import NestedKey, format_key
 T = TypeVar("T")
 
 
-def json_field(*, omit_empty: bool = False, **options: Any) -> Any:
-    """Declare a dataclass field with a special plain form.
-
-    Args:
-        omit_empty: Leave the field out if its value is empty, zero or ``None``.
-        **options: Passed to :func:`dataclasses.field`, such as ``default``.
-    """
-    return field(metadata={"omit_empty": omit_empty}, **options)
+def omit_empty(default: Any) -> Any:
+    """Declare a dataclass field that the plain data leave out if it is empty, zero or ``None``."""
+    return field(default=default, metadata={"omit_empty": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,29 +139,14 @@ def format_keys(keys: Iterable[NestedKey]) -> list[str]:
 
 
 def to_plain(value: object, digits: int | None = None, *, strict: bool = False) -> Any:
-    """Convert a value to what :mod:`json` can write.
+    """Convert a value to what :mod:`json` can write; floats are rounded to ``digits``, if given.
 
     Results and other dataclasses become dicts, sequences lists, arrays nested lists and paths
-    strings. Other values are returned unchanged.
-
-    Args:
-        value: Any value.
-        digits: Decimal places of floats. ``None``: not rounded.
-        strict: Return only what every JSON parser reads: floats that are not finite become
-            ``"inf"``, ``"-inf"`` or ``"nan"``, and other types are refused.
+    strings. Other values are returned unchanged. ``strict`` returns only what every JSON parser
+    reads: floats that are not finite become ``"inf"``, ``"-inf"`` or ``"nan"``.
 
     Raises:
         TypeError: JSON has no representation of the value, in strict mode.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Cost:
-        ...     name: str
-        ...     times: tuple[float, ...]
-        ...     note: str = json_field(default="", omit_empty=True)
-        >>> to_plain(Cost("step", (1.25, 2.0)), digits=1)
-        {'name': 'step', 'times': [1.2, 2.0]}
     """
     if isinstance(value, float):
         if strict and not math.isfinite(value):
@@ -196,24 +176,9 @@ def to_plain(value: object, digits: int | None = None, *, strict: bool = False) 
 
 
 def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
-    """Create a dataclass from plain data, after checking the types of its fields.
+    """Create a dataclass from plain data; TypeError if a value does not match its annotation.
 
     Entries that are not fields are ignored; fields without an entry keep their defaults.
-
-    Args:
-        kind: Dataclass to create.
-        data: Plain data.
-
-    Raises:
-        TypeError: A value does not match the annotation of its field, or is missing.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass
-        ... class Size:
-        ...     shape: tuple[int, ...]
-        >>> from_plain(Size, {"shape": [84, 84]})
-        Size(shape=(84, 84))
     """
     hints = get_type_hints(kind)
     values = {}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tdx.foundation.errors import UnknownNameError, did_you_mean, find_similar_names
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.plugins import explain_missing
-from tdx.foundation.serialization import json_field
+from tdx.foundation.serialization import omit_empty
 from tdx.pipeline.aliases import ALIASES, aliases_of, find_aliased, find_aliased_calls
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
@@ -54,9 +54,9 @@ class Type:
     """
 
     name: TypeName
-    items: tuple[Type, ...] = json_field(default=(), omit_empty=True)
-    values: tuple[Value, ...] = json_field(default=(), omit_empty=True)
-    text: str = json_field(default="", omit_empty=True)
+    items: tuple[Type, ...] = omit_empty(())
+    values: tuple[Value, ...] = omit_empty(())
+    text: str = omit_empty("")
 
     @property
     def options(self) -> tuple[Type, ...]:

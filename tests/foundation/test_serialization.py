@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tdx.foundation.serialization import from_plain, json_field, to_plain
+from tdx.foundation.serialization import from_plain, omit_empty, to_plain
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Outer:
     inner: tuple[Inner, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     limit: float | None = None
-    note: str = json_field(default="", omit_empty=True)
+    note: str = omit_empty("")
 
 
 def test_fields_keep_their_order_and_empty_ones_may_be_left_out() -> None:
