@@ -42,7 +42,7 @@ _CHANNEL_COUNTS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A change of a pipeline that may save time, with the indices of the affected stages.
+    """A change of a pipeline that may save time.
 
     Args:
         kind: ``bytes``, ``order``, ``opaque``, ``dead``, ``back-and-forth``, ``frozen``,

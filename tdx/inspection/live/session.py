@@ -222,7 +222,8 @@ class LiveSession:
     def rollout(self) -> TensorDictBase:
         """Return the steps since :meth:`reset` that are in the history, ``[*B, T]``.
 
-        ArgumentError: there are no steps, or those of another library do not fit together.
+        Raises:
+            ArgumentError: There are no steps, or those of another library do not fit together.
         """
         traces = [trace for trace in self.history if trace.index >= self._reset_index]
         if isinstance(self.env, StackEnv):
