@@ -34,6 +34,14 @@ class Missing(Result):
 NEEDS_SAMPLES = "a data pipeline needs samples: --samples FILE, or open_stack(target, samples)"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("envpool.python.envpool:EnvPoolMixin", "create it by envpool.make_gymnasium"),
+    (
+        "brax.envs.wrappers.gym:GymWrapper",
+        "it has the interface of Gym 0.21; open the env inside: torchrl.envs.BraxWrapper(env)",
+    ),
+    (
+        "brax.envs.wrappers.gym:VectorGymWrapper",
+        "it has the interface of Gym 0.21; open the env inside: torchrl.envs.BraxWrapper(env)",
+    ),
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     (
         "pettingzoo.utils.env:AECEnv",

@@ -2010,7 +2010,7 @@ def attention_over_tokens(device: torch.device) -> Any:
 @snippet
 def normal_policy_with_validation(device: torch.device) -> Any:
     mean, std = torch.zeros(3, device=device), torch.ones(3, device=device)
-    policy = torch.distributions.Normal(mean, std)  # wait
+    policy = torch.distributions.Normal(mean, std, validate_args=True)  # wait
     return policy.log_prob(torch.ones(3, device=device))  # wait
 
 

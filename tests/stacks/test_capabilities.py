@@ -156,6 +156,11 @@ class Processor:
     [
         ("envpool.python.envpool:EnvPoolMixin", Several, "create it by envpool.make_gymnasium"),
         ("brax.envs.base:Env", Several, "from outside: torchrl.envs.BraxWrapper(env)"),
+        (
+            "brax.envs.wrappers.gym:VectorGymWrapper",
+            Several,
+            "open the env inside: torchrl.envs.BraxWrapper(env)",
+        ),
         ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "needs samples"),
         (
             "ray.rllib.connectors.connector_v2:ConnectorV2",

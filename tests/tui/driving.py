@@ -9,6 +9,7 @@ from typing import Any
 
 from textual import events
 from textual.app import App
+from textual.geometry import Offset
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -73,14 +74,14 @@ class Driver:
             self.app.post_message(event)
             await asyncio.sleep(gap)
 
-    async def send_click(self, widget: Widget, *, gap: float = 0.0) -> None:
-        """Send a click on a widget as a terminal does, without waiting for what it does.
+    async def send_click(self, target: Widget | Offset, *, gap: float = 0.0) -> None:
+        """Send a click as a terminal does, without waiting for what it does.
 
         Args:
-            widget: Widget to click, in its first cell.
+            target: Cell of the screen to click, or a widget, whose first cell it is.
             gap: Seconds after the press and after the release.
         """
-        x, y = widget.content_region.offset
+        x, y = target.content_region.offset if isinstance(target, Widget) else target
         for kind in (events.MouseDown, events.MouseUp):
             self.app.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
             await asyncio.sleep(gap)

@@ -142,7 +142,8 @@ class Walk:
         width, height = self.app.app.size
         at = Offset(self.choose.randrange(width), self.choose.randrange(height))
         self.pressed.append(f"click {at}")
-        await self.app.pilot.click(offset=at)
+        # Not by the pilot, which waits until the app is idle: a session may be running.
+        await self.app.send_click(at)
 
     def _broken_rule(self) -> str | None:
         app = self.app.app
