@@ -40,7 +40,7 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
-from tdx.foundation.torch_internals import exporting
+from tdx.foundation.torch_internals import exporting, version_of
 from tdx.specs.leaf import domain_text, leaf_spec
 from tdx.specs.violations import spec_leaves
 
@@ -200,9 +200,6 @@ def _refused(index: int, stage: Transform, reason: str) -> ChainError:
     return ChainError(f"cannot be exported: {reason}", where=where, hint=SPLIT_HINT)
 
 
-# State of the stages
-
-
 class _Slot(NamedTuple):
     """A tensor that a stage keeps: in a dict of its episode memory, or as a buffer."""
 
@@ -210,43 +207,6 @@ class _Slot(NamedTuple):
     attribute: str
     key: NestedKey | None = None
     position: int | None = None
-
-    def load(self, stage: Transform, value: Tensor) -> None:
-        if self.key is None:
-            stage.__dict__[self.attribute] = value
-        elif self.position is None:
-            getattr(stage, self.attribute)[self.key] = value
-        else:
-            getattr(stage, self.attribute).setdefault(self.key, []).append(value)
-
-    def store(self, stage: Transform) -> Tensor:
-        held: Any = getattr(stage, self.attribute)
-        for part in (self.key, self.position):
-            held = held if part is None else held[part]
-        value: Tensor = held
-        return value
-
-
-def _memory_slots(stages: Sequence[Transform]) -> list[_Slot]:
-    """Return the tensors of the running episode that stages hold now."""
-    slots = []
-    for index, stage in enumerate(stages):
-        for attribute in stage.episode_memory:
-            for key, held in getattr(stage, attribute).items():
-                places = [None] if isinstance(held, Tensor) else range(len(held))
-                slots += [_Slot(index, attribute, key, place) for place in places]
-    return slots
-
-
-def _buffer_versions(stages: Sequence[Transform]) -> dict[_Slot, tuple[int, int]]:
-    return {
-        _Slot(index, name): (id(value), value._version)
-        for index, stage in enumerate(stages)
-        for name, value in stage.named_buffers(recurse=False)
-    }
-
-
-# The graphs
 
 
 class _StageCall(nn.Module):
@@ -292,8 +252,7 @@ class _Chain:
     """The stages of a chain, cloned from their env, and their functions."""
 
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
-        self.stages = [_frozen(deepcopy(stage)) for stage in stages]
-        untraced = [_frozen(deepcopy(stage)) for stage in stages]
+        self.stages, untraced = ([deepcopy(stage) for stage in stages] for _ in range(2))
         self.current: int | None = None
         """Stage that is called, or that raised an error."""
         self.calls = {
@@ -308,27 +267,32 @@ class _Chain:
         self.flags = [*rewards, *flags]
         specs = base.input_spec, base.output_spec
         for stage, other in zip(self.stages, untraced, strict=True):
+            for copied in (stage, other):
+                freeze = getattr(copied.eval(), "freeze", None)
+                if freeze is not None:
+                    freeze()  # running statistics
+                copied.__dict__.update({memory: {} for memory in copied.episode_memory})
             other.transform_specs(*specs)
             specs = stage.transform_specs(*specs)
         # A copy, as a mask in it changes with the stages.
         actions = spec_leaves(deepcopy(specs[0]["full_action_spec"]))
-        self.policy = _names(actions, "policy")
-        self.inputs = {"act": self.policy}
-        self.specs = {"act": {name: actions[key] for name, key in self.policy.items()}}
-        given = {"reset": {**observations, **flags}, "step": {**observations, **rewards, **flags}}
-        for part, own in given.items():
-            self.inputs[part] = _names(own, "env")
-            self.specs[part] = {name: own[key] for name, key in self.inputs[part].items()}
-        self.inputs["step"] |= self.policy
-        self.specs["step"] |= self.specs["act"]
+        entries = {**observations, **rewards, **flags}
+        self.policy, env = _names(actions, ["policy"]), _names(entries, ["env"])
+        self.keys = {**env, **self.policy}
+        """Keys of the inputs by name."""
+        self.specs = {name: entries[key] for name, key in env.items()}
+        self.specs |= {name: actions[key] for name, key in self.policy.items()}
+        self.inputs = {
+            "reset": [name for name, key in env.items() if key not in rewards],
+            "step": [*self.keys],
+            "act": [*self.policy],
+        }
         self.declared = {"act": spec_leaves(base.input_spec["full_action_spec"])}
         """Specs of what the functions return, by key."""
         self.declared["reset"] = self.declared["step"] = {
             key: spec for whole in specs[1].values() for key, spec in spec_leaves(whole).items()
         }
-        self.outputs = {"act": _names(self.declared["act"])}
-        for stage in (*self.stages, *untraced):
-            stage.__dict__.update({memory: {} for memory in stage.episode_memory})
+        self.outputs = {"act": _names(self.declared["act"], taken=self.keys)}
         self.slots: dict[str, _Slot] = {}
         self.carried: dict[str, NestedKey] = {}
         """Entries of the last call that a step may read."""
@@ -339,121 +303,124 @@ class _Chain:
     def _find_state(self) -> None:
         """Run each function once by torch, and record what the stages keep."""
         calls = [*self.calls.values()]
-        versions = _buffer_versions(self.stages)
-        initial = {slot: slot.store(self.stages[slot.stage]).clone() for slot in versions}
-        root = _leaves(self._apply("reset", *self._keyed("reset", {}), calls))
-        slots = _memory_slots(self.stages)
-        actions, entries = self._keyed("step", {})
-        step = self._apply("step", {**root, **actions}, entries, calls)
-        results, after = _leaves(step), _buffer_versions(self.stages)
-        changed = [slot for slot in versions if after.get(slot) != versions[slot]]
-        for new in set(_memory_slots(self.stages)) ^ set(slots):
-            stage = self.stages[new.stage]
-            raise _refused(new.stage, stage, "a step keeps other entries than a reset")
-        for slot in (*slots, *changed):
+        buffers = {
+            _Slot(index, name): (value, version_of(value), value.clone())
+            for index, stage in enumerate(self.stages)
+            for name, value in stage.named_buffers(recurse=False)
+        }
+        root = self._apply("reset", {}, {}, calls)
+        slots = self._memory().keys()
+        results = self._apply("step", {}, root, calls)
+        memory = self._memory()
+        for slot in slots ^ memory.keys():
+            stage = self.stages[slot.stage]
+            raise _refused(slot.stage, stage, "a step keeps other entries than a reset")
+        initial = {slot: torch.zeros_like(value) for slot, value in memory.items()}
+        for slot, (value, version, first) in buffers.items():
+            held = self.stages[slot.stage]._buffers
+            if held[slot.attribute] is not value or version_of(value) != version:
+                del held[slot.attribute]  # from here on, a call gets it as an input
+                initial[slot] = first
+        names = _names(sorted({**root, **results}, key=split_key), taken=self.keys)
+        for part, entries in (("reset", root), ("step", results)):
+            self.outputs[part] = {name: key for name, key in names.items() if key in entries}
+        taken = {*self.keys, *names, *self.outputs["act"]}
+        for slot, value in initial.items():
             stage = self.stages[slot.stage]
             snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(stage).__name__).lower()
             parts = [snake_case, str(slot.stage)]
             parts += [slot.attribute.strip("_")] if slot.key is None else split_key(slot.key)
             parts += [] if slot.position is None else [str(slot.position)]
-            name = self._unique(_identifier(parts))
-            self.slots[name] = slot
-            self.initial[name] = initial.get(slot, torch.zeros_like(slot.store(stage)))
-        for slot in changed:  # from here on, a call gets them as inputs
-            del self.stages[slot.stage]._buffers[slot.attribute]
+            name = unique_name(_identifier(parts), taken)
+            self.slots[name], self.initial[name] = slot, value
         for key, value in root.items():
             later = results.get(key)
             if later is not None and (later.dtype, later.shape) == (value.dtype, value.shape):
-                name = self._unique(_identifier(["last", *split_key(key)]))
-                self.carried[name] = key
-                self.initial[name] = torch.zeros_like(value)
-        self.outputs |= {"reset": _names(root), "step": _names(results)}
+                name = unique_name(_identifier(["last", *split_key(key)]), taken)
+                self.carried[name], self.initial[name] = key, torch.zeros_like(value)
 
-    def _unique(self, name: str) -> str:
-        return name if name not in self.initial else f"{name}_{len(self.initial)}"
+    def _memory(self) -> dict[_Slot, Tensor]:
+        """Return the tensors of the running episode that stages hold now."""
+        return {
+            _Slot(index, attribute, key, position): value
+            for index, stage in enumerate(self.stages)
+            for attribute in stage.episode_memory
+            for key, held in getattr(stage, attribute).items()
+            for position, value in ([(None, held)] if isinstance(held, Tensor) else enumerate(held))
+        }
 
     def _apply(
         self,
         part: str,
-        root: Mapping[NestedKey, Tensor],
-        entries: Mapping[NestedKey, Tensor],
+        values: Mapping[str, Tensor],
+        last: Mapping[NestedKey, Tensor],
         calls: Sequence[nn.Module],
-    ) -> TensorDictBase:
+    ) -> dict[NestedKey, Tensor]:
         """Run the hooks of all stages; return the output of the env, or the input for it.
 
-        ``root`` is what the previous call returned, and the action of the policy; ``entries`` are
-        the output of the env; ``calls`` are a :class:`_StageCall` for each stage.
+        ``values`` are the inputs by name, zero where they are missing; ``last`` is what the
+        previous call returned; ``calls`` are a :class:`_StageCall` for each stage.
         """
-        current, before = _tensordict(entries), _tensordict(root)
+        before, current = _tensordict(), _tensordict()
+        # Copies: a stage may write to what it gets.
+        for key, value in last.items():
+            before.set(key, value.clone())
+        for name in self.inputs[part]:
+            value = values[name].clone() if name in values else self._example(name)
+            (before if name in self.policy else current).set(self.keys[name], value)
         if part != "reset":
             for call in reversed(calls):
                 before = call("_inv_call", before)
         if part == "act":
-            return before
+            return _leaves(before)
         for call in calls:
-            arguments = ("_reset", _tensordict({})) if part == "reset" else ("_step", before)
+            arguments = ("_reset", _tensordict()) if part == "reset" else ("_step", before)
             current = call(*arguments, current)
-        return current
+        return _leaves(current)
 
     def run(
         self, part: str, values: Mapping[str, Tensor], calls: Sequence[nn.Module]
     ) -> dict[str, Tensor]:
         """Run a function on inputs by name; return its outputs and every state by name."""
-        # A stage may write to what it gets, which belongs to the caller.
-        given = {key: value.clone() for key, value in values.items()}
-        for state, slot in self.slots.items():
-            held = given[state] if state in given else torch.zeros_like(self.initial[state])
-            slot.load(self.stages[slot.stage], held)
-        root = {key: given[state] for state, key in self.carried.items() if state in given}
-        actions, entries = self._keyed(part, given)
-        root = {} if part == "reset" else {**root, **actions}
+        last = {key: values[state] for state, key in self.carried.items() if state in values}
         try:
-            result = _leaves(self._apply(part, root, entries, calls))
-            outputs = {
-                name: result[key] for name, key in self.outputs[part].items() if key in result
-            }
             for state, slot in self.slots.items():
-                outputs[state] = slot.store(self.stages[slot.stage])
+                held = values[state] if state in values else torch.zeros_like(self.initial[state])
+                stage, held = self.stages[slot.stage], held.clone()
+                if slot.key is None:
+                    stage.__dict__[slot.attribute] = held
+                elif slot.position is None:
+                    getattr(stage, slot.attribute)[slot.key] = held
+                else:
+                    getattr(stage, slot.attribute).setdefault(slot.key, []).append(held)
+            result = self._apply(part, values, last, calls)
+            outputs = {name: result[key] for name, key in self.outputs[part].items()}
+            kept = self._memory()
+            for state, slot in self.slots.items():
+                buffers = self.stages[slot.stage].__dict__
+                outputs[state] = kept[slot] if slot in kept else buffers[slot.attribute]
         finally:
-            self._forget()
+            for slot in self.slots.values():
+                attributes = self.stages[slot.stage].__dict__
+                attributes.pop(slot.attribute, None)
+                if slot.key is not None:
+                    attributes[slot.attribute] = {}
         for state, key in self.carried.items():
-            if part == "act":  # the action does not change what a step has returned
-                result[key] = values.get(state, self.initial[state])
-            outputs[state] = result[key]
+            # An action does not change what a step has returned.
+            outputs[state] = result[key] if part != "act" else last.get(key, self.initial[state])
         return outputs
-
-    def _keyed(
-        self, part: str, values: Mapping[str, Tensor]
-    ) -> tuple[dict[NestedKey, Tensor], dict[NestedKey, Tensor]]:
-        """Return actions of the policy and entries of the env by key; what is missing is zero."""
-        actions: dict[NestedKey, Tensor] = {}
-        entries: dict[NestedKey, Tensor] = {}
-        for name, key in self.inputs[part].items():
-            value = values[name] if name in values else self._example(part, name)
-            (actions if name in self.policy else entries)[key] = value
-        return actions, entries
-
-    def _forget(self) -> None:
-        for slot in self.slots.values():
-            stage = self.stages[slot.stage]
-            if slot.key is None:
-                stage.__dict__.pop(slot.attribute, None)
-            else:
-                getattr(stage, slot.attribute).clear()
-
-    # Building
 
     def build(self, name: str, stages: tuple[str, ...]) -> ChainFunctions:
         """Export each function, without the inputs and states that no result depends on."""
         parts = ["reset", "step"]
         if any(stage.invertible for stage in self.stages):
             parts.append("act")
-        depends = {part: self._trace(part) for part in parts}
+        depends = {part: self._dependencies(part) for part in parts}
         changed = {
             key
             for part in ("reset", "step")
             for name, key in self.outputs[part].items()
-            if self.inputs[part].get(depends[part][name].source or "") != key
+            if self.keys.get(depends[part][name].source or "") != key
         }
         unchanged = [key for key in self.flags if key not in changed]
         outputs = {
@@ -467,15 +434,13 @@ class _Chain:
             names = [(part, name) for part in parts for name in (*outputs[part], *used)]
             read = {source for part, name in names for source in depends[part][name].inputs}
             used = read & self.initial.keys()
-        functions = tuple(
-            self._function(part, depends[part], outputs[part], used) for part in parts
-        )
+        functions = [self._export(part, depends[part], outputs[part], used) for part in parts]
         initial = {state: value for state, value in self.initial.items() if state in used}
         digest = _digest(stages, functions, initial)
         with self._naming_stages("it fails on the reference vectors"):
             calls = self._prove(functions, initial)
         flags = tuple(map(format_key, unchanged))
-        return ChainFunctions(name, digest, stages, functions, initial, flags, calls)
+        return ChainFunctions(name, digest, stages, tuple(functions), initial, flags, calls)
 
     def _prove(
         self, functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
@@ -486,30 +451,25 @@ class _Chain:
         """
         by_name = {function.name: function for function in functions}
         runners = {function.name: function.runner() for function in functions}
-        specs = {part: dict(self.specs[part]) for part in by_name}
+        specs = {part: {name: self.specs[name] for name in self.inputs[part]} for part in by_name}
         for name in self.policy if "act" in by_name else ():
             del specs["step"][name]  # a step gets the action of the call before it
-        state, action = dict(initial), dict[str, Tensor]()
-        root: dict[NestedKey, Tensor] = {}
+        values, last = dict(initial), dict[NestedKey, Tensor]()
         calls: list[ReferenceCall] = []
         for call in sample_inputs(specs):
             part, function = call.function, by_name[call.function]
-            inputs = {**call.inputs, **(action if part == "step" else {})}
-            # A stage may write to what it gets.
-            actions, entries = self._keyed(part, {key: x.clone() for key, x in inputs.items()})
-            before = {} if part == "reset" else {**root, **actions}
-            result = _leaves(self._apply(part, before, entries, self.untraced))
-            if part == "act":
-                action = dict(call.inputs)
-            else:
-                root = result
-            outputs = runners[part]({**state, **inputs})
+            values |= call.inputs
+            result = self._apply(part, values, {} if part == "reset" else last, self.untraced)
+            last = last if part == "act" else result
+            names = [entry.name for entry in function.inputs if not entry.is_state]
+            inputs, outputs = {name: values[name] for name in names}, runners[part](values)
             for entry in function.outputs:
+                value = outputs[entry.name]
                 if entry.is_state:
-                    state[entry.name] = outputs[entry.name]
+                    values[entry.name] = value
                     continue
                 key = self.outputs[part][entry.name]
-                value, own = outputs[entry.name], result.get(key)
+                own = result.get(key)
                 if own is None or compare(value.numpy(), own.numpy(), 0.0) is not None:
                     raise ChainError(
                         f"the exported {part} does not return the {format_key(key)!r} of the chain"
@@ -517,23 +477,37 @@ class _Chain:
                         hint="a stage reads a clock, a random number or a counter in Python: "
                         "declare why_not_exported in its class",
                     )
-            names = (entry.name for entry in function.inputs if not entry.is_state)
-            calls.append(ReferenceCall(part, {name: inputs[name] for name in names}, outputs))
+            calls.append(ReferenceCall(part, inputs, outputs))
         return tuple(calls)
 
-    def _example(self, part: str, name: str) -> Tensor:
+    def _example(self, name: str) -> Tensor:
+        """Return the initial value of a state, or zeros for an input."""
         if name in self.initial:
             return self.initial[name].clone()
-        value: Tensor = self.specs[part][name].zero()
+        value: Tensor = self.specs[name].zero()
         return value.cpu()
 
-    def _trace(self, part: str) -> dict[str, _Dependency]:
+    def _trace(
+        self,
+        part: str,
+        names: tuple[Sequence[str], Sequence[str]],
+        trace: Callable[[nn.Module, tuple[Tensor, ...]], Any],
+    ) -> Any:
+        """Trace a function of inputs and outputs by name."""
+        # A graph that cannot be traced is printed, and the error says it all.
+        quiet = silenced("torch.fx.experimental.symbolic_shapes")
+        examples = tuple(map(self._example, names[0]))
+        with self._naming_stages(f"torch.export cannot trace its {part}"), quiet, exporting():
+            return trace(_Graph(self, part, *names), examples)
+
+    def _dependencies(self, part: str) -> dict[str, _Dependency]:
         """Return what each output and state depends on; an export takes ten times as long."""
         inputs, outputs = ([*names[part], *self.initial] for names in (self.inputs, self.outputs))
-        examples = (self._example(part, name) for name in inputs)
-        with self._tracing(part):
-            module = _Graph(self, part, inputs, outputs)
-            traced: GraphModule = make_fx(torch.func.functionalize(module))(*examples)
+        traced: GraphModule = self._trace(
+            part,
+            (inputs, outputs),
+            lambda module, examples: make_fx(torch.func.functionalize(module))(*examples),
+        )
         names = dict(zip(_placeholders(traced.graph), inputs, strict=True))
         depends = {}
         for name, source in zip(outputs, _outputs(traced.graph), strict=True):
@@ -544,13 +518,30 @@ class _Chain:
         return depends
 
     def _export(
-        self, part: str, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> torch.export.ExportedProgram:
-        examples = tuple(self._example(part, name) for name in inputs)
-        with self._tracing(part):
-            module = _Graph(self, part, inputs, outputs)
-            program = torch.export.export(module, examples, strict=False)
-            program = program.run_decompositions({})
+        self,
+        part: str,
+        depends: Mapping[str, _Dependency],
+        outputs: Sequence[str],
+        used: set[str],
+    ) -> ExportedFunction:
+        states = [state for state in self.initial if state in used]
+        if part == "act":
+            for state, slot in self.slots.items():
+                if depends[state].source != state:
+                    stage = self.stages[slot.stage]
+                    raise _refused(slot.stage, stage, "its inverse keeps state")
+            read = set().union(*(depends[name].inputs for name in outputs))
+            states = [state for state in states if state in read]
+        results = [*outputs, *states]
+        live = set().union(*(depends[name].inputs for name in results))
+        inputs = [name for name in (*self.inputs[part], *self.initial) if name in live]
+        program: torch.export.ExportedProgram = self._trace(
+            part,
+            (inputs, results),
+            lambda module, examples: torch.export.export(
+                module, examples, strict=False
+            ).run_decompositions({}),
+        )
         for node in list(program.graph.nodes):
             node.meta.pop("stack_trace", None)  # paths of this machine
             node.meta.pop("from_node", None)  # addresses in this process
@@ -560,17 +551,16 @@ class _Chain:
                 index = (stage_of(node) or (0, ""))[0]
                 raise _refused(index, self.stages[index], "it draws random numbers")
         program.graph_module.recompile()
-        return program
-
-    @contextmanager
-    def _tracing(self, part: str) -> Iterator[None]:
-        # A graph that cannot be traced is printed, and the error says it all.
-        quiet = silenced("torch.fx.experimental.symbolic_shapes")
-        try:
-            with self._naming_stages(f"torch.export cannot trace its {part}"), quiet, exporting():
-                yield
-        finally:
-            self._forget()
+        values = [node.meta["val"] for node in _outputs(program.graph)]
+        return ExportedFunction(
+            part,
+            program,
+            tuple(self._entry(part, name, self._example(name), True) for name in inputs),
+            tuple(
+                self._entry(part, name, value, False)
+                for name, value in zip(results, values, strict=True)
+            ),
+        )
 
     @contextmanager
     def _naming_stages(self, problem: str) -> Iterator[None]:
@@ -586,37 +576,6 @@ class _Chain:
             if self.current is None:
                 raise ChainError(reason) from error
             raise _refused(self.current, self.stages[self.current], reason) from error
-
-    def _function(
-        self,
-        part: str,
-        depends: Mapping[str, _Dependency],
-        outputs: Sequence[str],
-        used: set[str],
-    ) -> ExportedFunction:
-        kept = [state for state in self.initial if state in used]
-        if part == "act":
-            for state, slot in self.slots.items():
-                if depends[state].source != state:
-                    stage = self.stages[slot.stage]
-                    raise _refused(slot.stage, stage, "its inverse keeps state")
-            kept = [
-                state for state in kept if any(state in depends[name].inputs for name in outputs)
-            ]
-        results = [*outputs, *kept]
-        live = set().union(*(depends[name].inputs for name in results))
-        inputs = [name for name in (*self.inputs[part], *self.initial) if name in live]
-        program = self._export(part, inputs, results)
-        values = [node.meta["val"] for node in _outputs(program.graph)]
-        return ExportedFunction(
-            part,
-            program,
-            tuple(self._entry(part, name, self._example(part, name), True) for name in inputs),
-            tuple(
-                self._entry(part, name, value, False)
-                for name, value in zip(results, values, strict=True)
-            ),
-        )
 
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
         shape, dtype, slot = tuple(value.shape), value.dtype, self.slots.get(name)
@@ -636,14 +595,14 @@ class _Chain:
         if name in self.carried:
             key = format_key(self.carried[name])
             return ArtifactEntry(name, key, shape, dtype, True, "as the last call returned it")
-        path = (self.inputs if is_input else self.outputs)[part][name]
+        path = self.keys[name] if is_input else self.outputs[part][name]
         key, text = format_key(path), "after the chain"
         if is_input:
             text = "action of the policy" if name in self.policy else f"from the env's {part}"
         elif part == "act":
             text = "action for the env"
         key = f"next.{key}" if part == "step" and name not in self.policy else key
-        spec = self.specs[part][name] if is_input else self.declared[part].get(path)
+        spec = self.specs[name] if is_input else self.declared[part].get(path)
         if spec is not None:
             values = domain_text(leaf_spec("observation", path, spec), whole=True)
             text += "" if values == "any" else f", {values}"
@@ -653,20 +612,21 @@ class _Chain:
         )
 
 
-def _frozen(stage: Transform) -> Transform:
-    """Return a stage in eval mode whose running statistics are fixed."""
-    freeze = getattr(stage, "freeze", None)
-    if freeze is not None:
-        freeze()
-    return stage.eval()
+def unique_name(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken yet, and take it."""
+    number, result = 1, name
+    while result in taken:
+        number += 1
+        result = f"{name}_{number}"
+    taken.add(result)
+    return result
 
 
-def _names(keys: Iterable[NestedKey], *prefix: str) -> dict[str, NestedKey]:
-    names: dict[str, NestedKey] = {}
-    for key in keys:
-        name = _identifier([*prefix, *split_key(key)])
-        names[name if name not in names else f"{name}_{len(names)}"] = key
-    return names
+def _names(
+    keys: Iterable[NestedKey], prefix: Sequence[str] = (), *, taken: Iterable[str] = ()
+) -> dict[str, NestedKey]:
+    used = set(taken)
+    return {unique_name(_identifier([*prefix, *split_key(key)]), used): key for key in keys}
 
 
 def _leaves(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
@@ -675,10 +635,8 @@ def _leaves(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     return {key: value for key, value in values.items() if isinstance(value, Tensor)}
 
 
-def _tensordict(entries: Mapping[NestedKey, Tensor]) -> TensorDictBase:
+def _tensordict() -> TensorDictBase:
     tensordict: TensorDictBase = new_tensordict({}, torch.Size(()), None)
-    for key, value in entries.items():
-        tensordict.set(key, value)
     return tensordict
 
 
