@@ -175,14 +175,11 @@ def _differences(
         if wanted is None or not common:
             skipped.append(display_key(key))
             continue
-        values = Values.of([torch.stack(records[places[index]]) for index in common])
-        if values.shape != wanted.shape and math.prod(values.shape) == math.prod(wanted.shape) == 1:
+        results = [torch.stack(records[places[index]]) for index in common]
+        if math.prod(results[0].shape[1:]) == math.prod(wanted.shape) == 1:
             # A contract has rewards and flags without the dim that tdx gives them.
-            values = replace(
-                values,
-                numbers=values.numbers.reshape(*values.numbers.shape[:2], *wanted.shape),
-                shape=wanted.shape,
-            )
+            results = [result.reshape(-1, *wanted.shape) for result in results]
+        values = Values.of(results)
         digests = tuple(wanted.digests[index] for index in common) if wanted.digests else ()
         reference = replace(wanted, numbers=wanted.numbers[common], digests=digests, whole=None)
         change = compare_values(reference, values, contract.tolerance(key, tolerance))

@@ -40,7 +40,7 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
-from tdx.foundation.torch_internals import exporting, version_of
+from tdx.foundation.torch_internals import exporting, is_exporting, version_of
 from tdx.specs.leaf import domain_text, leaf_spec
 from tdx.specs.violations import spec_leaves
 
@@ -155,9 +155,6 @@ def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunc
     """Export the first stages of the chain of an env, which is not stepped and stays unchanged.
 
     ``stages`` has one line for each stage to export, nested chains in their place.
-
-    Raises:
-        ChainError: A stage cannot be exported; the error names it.
     """
     env.output_spec  # noqa: B018 - binds the stages to the specs
     base, flat = flatten_chain(env)
@@ -173,7 +170,12 @@ def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunc
             reason = "it changes the batch"
         if reason is not None:
             raise _refused(index, stage, reason)
-    return _Chain(base, parts).build(name, tuple(stages))
+    try:
+        return _Chain(base, parts).build(name, tuple(stages))
+    except TdxError:
+        raise
+    except Exception as error:
+        raise ChainError(f"torch.export cannot trace it: {get_first_line(error)}") from error
 
 
 @contextmanager
@@ -212,33 +214,40 @@ class _Slot(NamedTuple):
 class _StageCall(nn.Module):
     """Calls a hook of a stage; nodes of a graph carry the name of the module that made them."""
 
-    def __init__(self, chain: _Chain, index: int, stage: Transform) -> None:
+    def __init__(self, index: int, stage: Transform) -> None:
         super().__init__()
-        self.chain, self.index, self.stage = chain, index, stage
+        self.index, self.stage = index, stage
 
     def forward(self, hook: str, *arguments: TensorDictBase) -> TensorDictBase:
-        self.chain.current = self.index
-        with torch.no_grad():
-            result: TensorDictBase = getattr(self.stage, hook)(*arguments)
-        self.chain.current = None
+        try:
+            with torch.no_grad():
+                result: TensorDictBase = getattr(self.stage, hook)(*arguments)
+        except TdxError as error:
+            error.at(stage=self.index, transform=type(self.stage).__name__)
+            raise
+        except Exception as error:
+            problem = "it fails on zeros or on the reference vectors"
+            problem = "torch.export cannot trace it" if is_exporting() else problem
+            reason = f"{problem}: {get_first_line(error)}"
+            raise _refused(self.index, self.stage, reason) from error
         return result
 
 
-class _Graph(nn.Module):
-    """One function as a module of its inputs."""
+_Function = Callable[[Sequence[Tensor], Sequence[nn.Module]], tuple[Tensor, ...]]
 
-    def __init__(self, chain: _Chain, part: str, inputs: Sequence[str], outputs: Sequence[str]):
+
+class _Graph(nn.Module):
+    """A function of inputs and of calls of the stages, as a module."""
+
+    def __init__(self, calls: Mapping[str, nn.Module], function: _Function) -> None:
         super().__init__()
-        for name, call in chain.calls.items():
+        for name, call in calls.items():
             self.add_module(name, call)
-        self._chain, self._part = chain, part
-        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._function = function
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self._inputs, values, strict=True))
         # The calls are those of this module, so that nodes get their names.
-        results = self._chain.run(self._part, given, list(self.children()))
-        return tuple(results[name] for name in self._outputs)
+        return self._function(values, list(self.children()))
 
 
 class _Dependency(NamedTuple):
@@ -253,13 +262,11 @@ class _Chain:
 
     def __init__(self, base: EnvBase, stages: Sequence[Transform]) -> None:
         self.stages, untraced = ([deepcopy(stage) for stage in stages] for _ in range(2))
-        self.current: int | None = None
-        """Stage that is called, or that raised an error."""
         self.calls = {
-            f"stage_{index}_{type(stage).__name__}": _StageCall(self, index, stage)
+            f"stage_{index}_{type(stage).__name__}": _StageCall(index, stage)
             for index, stage in enumerate(self.stages)
         }
-        self.untraced = [_StageCall(self, index, stage) for index, stage in enumerate(untraced)]
+        self.untraced = [_StageCall(index, stage) for index, stage in enumerate(untraced)]
         observations, rewards, flags = (
             spec_leaves(base.output_spec[f"full_{part}_spec"])
             for part in ("observation", "reward", "done")
@@ -297,8 +304,7 @@ class _Chain:
         self.carried: dict[str, NestedKey] = {}
         """Entries of the last call that a step may read."""
         self.initial: dict[str, Tensor] = {}
-        with self._naming_stages("it fails on zeros"):
-            self._find_state()
+        self._find_state()
 
     def _find_state(self) -> None:
         """Run each function once by torch, and record what the stages keep."""
@@ -434,11 +440,18 @@ class _Chain:
             names = [(part, name) for part in parts for name in (*outputs[part], *used)]
             read = {source for part, name in names for source in depends[part][name].inputs}
             used = read & self.initial.keys()
-        functions = [self._export(part, depends[part], outputs[part], used) for part in parts]
         initial = {state: value for state, value in self.initial.items() if state in used}
+        results = {part: [*names, *initial] for part, names in outputs.items()}
+        if "act" in parts:
+            for state, slot in self.slots.items():
+                if depends["act"][state].source != state:
+                    stage = self.stages[slot.stage]
+                    raise _refused(slot.stage, stage, "its inverse keeps state")
+            read = set().union(*(depends["act"][name].inputs for name in outputs["act"]))
+            results["act"] = [*outputs["act"], *(state for state in initial if state in read)]
+        functions = [self._export(part, names, depends[part]) for part, names in results.items()]
         digest = _digest(stages, functions, initial)
-        with self._naming_stages("it fails on the reference vectors"):
-            calls = self._prove(functions, initial)
+        calls = self._prove(functions, initial)
         flags = tuple(map(format_key, unchanged))
         return ChainFunctions(name, digest, stages, tuple(functions), initial, flags, calls)
 
@@ -494,11 +507,15 @@ class _Chain:
         trace: Callable[[nn.Module, tuple[Tensor, ...]], Any],
     ) -> Any:
         """Trace a function of inputs and outputs by name."""
+        inputs, outputs = names
+
+        def function(values: Sequence[Tensor], calls: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+            results = self.run(part, dict(zip(inputs, values, strict=True)), calls)
+            return tuple(results[name] for name in outputs)
+
         # A graph that cannot be traced is printed, and the error says it all.
-        quiet = silenced("torch.fx.experimental.symbolic_shapes")
-        examples = tuple(map(self._example, names[0]))
-        with self._naming_stages(f"torch.export cannot trace its {part}"), quiet, exporting():
-            return trace(_Graph(self, part, *names), examples)
+        with silenced("torch.fx.experimental.symbolic_shapes"), exporting():
+            return trace(_Graph(self.calls, function), tuple(map(self._example, inputs)))
 
     def _dependencies(self, part: str) -> dict[str, _Dependency]:
         """Return what each output and state depends on; an export takes ten times as long."""
@@ -518,21 +535,8 @@ class _Chain:
         return depends
 
     def _export(
-        self,
-        part: str,
-        depends: Mapping[str, _Dependency],
-        outputs: Sequence[str],
-        used: set[str],
+        self, part: str, results: Sequence[str], depends: Mapping[str, _Dependency]
     ) -> ExportedFunction:
-        states = [state for state in self.initial if state in used]
-        if part == "act":
-            for state, slot in self.slots.items():
-                if depends[state].source != state:
-                    stage = self.stages[slot.stage]
-                    raise _refused(slot.stage, stage, "its inverse keeps state")
-            read = set().union(*(depends[name].inputs for name in outputs))
-            states = [state for state in states if state in read]
-        results = [*outputs, *states]
         live = set().union(*(depends[name].inputs for name in results))
         inputs = [name for name in (*self.inputs[part], *self.initial) if name in live]
         program: torch.export.ExportedProgram = self._trace(
@@ -561,21 +565,6 @@ class _Chain:
                 for name, value in zip(results, values, strict=True)
             ),
         )
-
-    @contextmanager
-    def _naming_stages(self, problem: str) -> Iterator[None]:
-        """Name the stage that raises an error."""
-        try:
-            yield
-        except TdxError as error:
-            if self.current is not None:
-                error.at(stage=self.current, transform=type(self.stages[self.current]).__name__)
-            raise
-        except Exception as error:
-            reason = f"{problem}: {get_first_line(error)}"
-            if self.current is None:
-                raise ChainError(reason) from error
-            raise _refused(self.current, self.stages[self.current], reason) from error
 
     def _entry(self, part: str, name: str, value: Tensor, is_input: bool) -> ArtifactEntry:
         shape, dtype, slot = tuple(value.shape), value.dtype, self.slots.get(name)
