@@ -332,14 +332,14 @@ def read_artifact(path: str | Path) -> dict[str, Any]:
         sizes = container.check_links()
         if sum(sizes.values()) > _MAX_BYTES:
             raise StorageError(f"{path} is too large for an artifact")
+        parts = {"form": str, "stages": list, "functions": dict, "bounds": dict, "files": dict}
         try:
             manifest, problems = verifier.check_files(Path(path))
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact") from error
+            is_valid = problems or all(isinstance(manifest[p], kind) for p, kind in parts.items())
+        except (ValueError, KeyError, TypeError, OSError):
+            is_valid = False
+    if not is_valid:
+        raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     if problems:
         raise CheckError(f"{path}: {problems[0]}")
-    parts = {"form": str, "stages": list, "functions": dict, "bounds": dict, "files": dict}
-    for part, kind in parts.items():
-        if not isinstance(manifest.get(part), kind):
-            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     return manifest

@@ -52,31 +52,23 @@ _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|unif
 class ArtifactEntry:
     """One tensor that goes into or out of a function."""
 
-    name: str
-    """Identifier in Python, C++ and ONNX; a state has the same name as input and as output."""
-    key: str
-    """Key of tdx, such as ``observation`` or ``next.reward``."""
+    name: str  # an identifier; a state has the same name as input and as output
+    key: str  # such as ``observation`` or ``next.reward``
     shape: tuple[int, ...]
     dtype: torch.dtype
-    is_state: bool
-    """True if it is carried from one call to the next."""
+    is_state: bool  # carried from one call to the next
     description: str
-    is_observation: bool = False
-    """True for an output of the observation side, except rewards, done flags and state."""
-    is_window: bool = False
-    """True for a state that is one entry of a window, as of ``CatFrames``."""
-    path: tuple[str, ...] = ()
-    """Parts of the key without ``next``, which may have dots; empty for a state."""
+    is_observation: bool = False  # an output of reset or step, except rewards, flags and state
+    is_window: bool = False  # a state that is one entry of a window, as of ``CatFrames``
+    path: tuple[str, ...] = ()  # parts of the key without ``next``; empty for a state
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedFunction:
     """A pure function: every state is an input and an output, and nothing is mutated."""
 
-    name: str
-    """``reset`` or ``step`` for the observation side; ``act`` from policy to env."""
+    name: str  # ``reset`` or ``step`` for the observation side; ``act`` from policy to env
     program: torch.export.ExportedProgram
-    """Its graph, whose user inputs and outputs are ``inputs`` and ``outputs`` in their order."""
     inputs: tuple[ArtifactEntry, ...]
     outputs: tuple[ArtifactEntry, ...]
 
@@ -102,9 +94,9 @@ class ExportedFunction:
         """Return the operators that an output depends on, and the names of the inputs."""
         place = [entry.name for entry in self.outputs].index(output)
         nodes = _ancestors(_outputs(self.program.graph)[place])
-        held = self.constants
-        given = [node for node in _placeholders(self.program.graph) if node.name not in held]
-        inputs = {e.name for e, node in zip(self.inputs, given, strict=True) if node in nodes}
+        held, graph = self.constants, self.program.graph
+        given = [node in nodes for node in _placeholders(graph) if node.name not in held]
+        inputs = {entry.name for entry, is_read in zip(self.inputs, given, strict=True) if is_read}
         return [str(node.target) for node in self.calls if node in nodes], inputs
 
     def runner(self) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
@@ -128,14 +120,10 @@ class ChainFunctions:
     """A chain as functions."""
 
     name: str
-    digest: str
-    """SHA-256 of stages, entries and constants, in hexadecimal digits."""
+    digest: str  # SHA-256 of stages, entries and constants, in hexadecimal digits
     stages: tuple[str, ...]
-    """One line per stage that is exported."""
-    functions: tuple[ExportedFunction, ...]
-    """``reset`` and ``step``; ``act`` if a stage maps actions."""
-    initial: Mapping[str, Tensor] = field(default_factory=dict)
-    """State before the first reset, by name."""
+    functions: tuple[ExportedFunction, ...]  # ``act`` only if a stage maps actions
+    initial: Mapping[str, Tensor] = field(default_factory=dict)  # state before the first reset
     unchanged: tuple[str, ...] = ()
     """Rewards and done flags that the chain passes on as they are, and the functions leave out."""
     calls: tuple[ReferenceCall, ...] = ()
@@ -334,8 +322,8 @@ class _Chain:
         for slot, value in initial.items():
             stage = self.stages[slot.stage]
             snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(stage).__name__).lower()
-            parts = [snake_case, str(slot.stage)]
-            parts += [slot.attribute.strip("_")] if slot.key is None else split_key(slot.key)
+            parts = [slot.attribute] if slot.key is None else split_key(slot.key)
+            parts = [snake_case, str(slot.stage), *parts]
             parts += [] if slot.position is None else [str(slot.position)]
             name = unique_name(_identifier(parts), taken)
             self.slots[name], self.initial[name] = slot, value
@@ -573,29 +561,28 @@ class _Chain:
                 f"{name} is bfloat16, which the reference vectors cannot have",
                 hint="cast it to float32 or float16",
             )
-        if slot is not None:
-            stage = type(self.stages[slot.stage]).__name__
-            key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
-            text = f"kept by stage {slot.stage} ({stage})"
-            if slot.position is not None:
-                text += f", entry {slot.position + 1} of its window, oldest first"
-            is_window = slot.position is not None
-            return ArtifactEntry(name, key, shape, dtype, True, text, is_window=is_window)
         if name in self.carried:
             key = format_key(self.carried[name])
             return ArtifactEntry(name, key, shape, dtype, True, "as the last call returned it")
+        if slot is not None:
+            key = slot.attribute.strip("_") if slot.key is None else format_key(slot.key)
+            text = f"kept by stage {slot.stage} ({type(self.stages[slot.stage]).__name__})"
+            is_window = slot.position is not None
+            if slot.position is not None:
+                text += f", entry {slot.position + 1} of its window, oldest first"
+            return ArtifactEntry(name, key, shape, dtype, True, text, is_window=is_window)
         path = self.keys[name] if is_input else self.outputs[part][name]
-        key, text = format_key(path), "after the chain"
+        key, is_action = format_key(path), part == "act" or name in self.policy
         if is_input:
-            text = "action of the policy" if name in self.policy else f"from the env's {part}"
-        elif part == "act":
-            text = "action for the env"
-        key = f"next.{key}" if part == "step" and name not in self.policy else key
+            text = "action of the policy" if is_action else f"from the env's {part}"
+        else:
+            text = "action for the env" if is_action else "after the chain"
         spec = self.specs[name] if is_input else self.declared[part].get(path)
         if spec is not None:
             values = domain_text(leaf_spec("observation", path, spec), whole=True)
             text += "" if values == "any" else f", {values}"
-        is_observation = not is_input and part != "act" and path not in self.flags
+        key = f"next.{key}" if part == "step" and not is_action else key
+        is_observation = not (is_input or is_action or path in self.flags)
         return ArtifactEntry(
             name, key, shape, dtype, False, text, is_observation, path=split_key(path)
         )
@@ -652,11 +639,12 @@ def _ancestors(last: Node) -> set[Node]:
 def _digest(
     stages: Sequence[str], functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
 ) -> str:
-    content = hashlib.sha256(json.dumps(list(stages)).encode())
-    for function in functions:
-        for entry in (*function.inputs, *function.outputs):
-            row = [function.name, entry.name, entry.key, list(entry.shape), str(entry.dtype)]
-            content.update(json.dumps(row).encode())
+    rows = [
+        [function.name, entry.name, entry.key, list(entry.shape), str(entry.dtype)]
+        for function in functions
+        for entry in (*function.inputs, *function.outputs)
+    ]
+    content = hashlib.sha256("".join(map(json.dumps, [list(stages), *rows])).encode())
     values = [pair for function in functions for pair in function.constants.items()]
     for name, value in (*values, *initial.items()):
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

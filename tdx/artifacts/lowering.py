@@ -36,6 +36,7 @@ _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
+_CLASSES = ("isnan", "isinf", "isfinite")
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
 BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
@@ -52,7 +53,7 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
     },
     **{
         name: (f"np.{name}({{0}})", f"std::{name}({{0}})")
-        for name in (*_FUNCTIONS, "floor", "ceil", "trunc")
+        for name in (*_FUNCTIONS, *_CLASSES, "floor", "ceil", "trunc")
     },
     "round": ("np.rint({0})", "std::nearbyint({0})"),
     "abs": ("np.abs({0})", "std::fabs({0})"),
@@ -82,7 +83,9 @@ COPIES = frozenset(
         *("copy", "_to_copy"),
     }
 )
-_DISCONTINUOUS = frozenset({*COMPARISONS, *LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
+_DISCONTINUOUS = frozenset(
+    {*COMPARISONS, *LOGICAL, *_CLASSES, *_INTEGRAL, "sign", "argmax", "argmin"}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,12 +95,9 @@ class Value:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    base: int
-    """Address of its first element."""
-    constant: Tensor | None = None
-    """Its elements, if they are known at the export."""
-    is_exact: bool = True
-    """True if its bits are those of torch."""
+    base: int  # address of its first element
+    constant: Tensor | None = None  # its elements, if they are known at the export
+    is_exact: bool = True  # its bits are those of torch
 
     @property
     def size(self) -> int:
@@ -145,8 +145,7 @@ class Operation:
     kind: str
     result: Value
     operands: tuple[Reference, ...]
-    stage: int | None
-    """Stage that it is the first operation of."""
+    stage: int | None  # which it is the first operation of
 
 
 class SourceBackend(Backend):
@@ -179,8 +178,7 @@ class LoweredFunction:
         self.operations: list[Operation] = []
         self.outputs: list[tuple[ArtifactEntry, Reference]] = []
         self.values: list[Value] = []
-        self.end = 0
-        """Address after the last value."""
+        self.end = 0  # address after the last value
         self.taken = {*backend.reserved, *(e.name for e in (*function.inputs, *function.outputs))}
         self.results: dict[Node, Any] = {}
         held, inputs = function.constants, iter(function.inputs)
@@ -410,8 +408,6 @@ class LoweredFunction:
                 return self._elementwise("where", dtype, self._reference(given["mask"]), *parts)
             case "clamp" | "clamp_min" | "clamp_max":
                 return self._clamp(self._reference(own, dtype), dtype, given)
-            case "isnan" | "isinf" | "isfinite":
-                return self._classify(name, own)
             case "reciprocal":
                 one = self._reference(1.0, dtype)
                 return self._elementwise("div", dtype, one, self._cast(own, dtype))
@@ -436,15 +432,8 @@ class LoweredFunction:
             return own
         if name == "bitwise_not" and own.dtype is torch.bool:
             name = "logical_not"
-        wanted = torch.bool if name == "logical_not" else dtype
+        wanted = torch.bool if name == "logical_not" else own.dtype if name in _CLASSES else dtype
         return self._elementwise(name, dtype, self._cast(own, wanted))
-
-    def _classify(self, name: str, own: Reference) -> Reference:
-        if name == "isnan" or not own.dtype.is_floating_point:
-            return self._elementwise("eq" if name == "isfinite" else "ne", torch.bool, own, own)
-        size = self._elementwise("abs", own.dtype, own)
-        infinity = self._reference(float("inf"), own.dtype)
-        return self._elementwise("eq" if name == "isinf" else "lt", torch.bool, size, infinity)
 
     def _clamp(self, own: Reference, dtype: torch.dtype, given: dict[str, Any]) -> Reference:
         """Lower a clamp by constants: ``x < low ? low : x`` keeps NaN and the sign of zero."""

@@ -184,18 +184,15 @@ class _Writer:
         self.function, self.stages = function, stages
         self.body: list[str] = []
         self.copies = 0
-        self.names: dict[Value, str] = {}
-        """Name of the array that has a value."""
-        self.locals: dict[Value, str] = {}
-        """Element of a value that exists only in one loop."""
+        self.names: dict[Value, str] = {}  # of the array that has a value
+        self.locals: dict[Value, str] = {}  # of an element, for a value that is used in one loop
+        # Operations that read a value; ``None``: it is part of an output.
         self.users: dict[Value, set[Operation | None]] = {}
-        """Operations that read a value; ``None``: it is part of an output."""
         for operation in function.operations:
             for operand in operation.operands:
                 for value in function.sources(operand):
                     self.users.setdefault(value, set()).add(operation)
-        self.targets: dict[Value, str] = {}
-        """Output that a value is computed in."""
+        self.targets: dict[Value, str] = {}  # output that a value is computed in
         for entry, reference in function.outputs:
             for value in function.sources(reference):
                 self.users.setdefault(value, set()).add(None)
