@@ -1,14 +1,10 @@
 """Functions of a chain with explicit state, each exported as one graph.
 
 ``torch.export`` traces the hooks of the stages, so a chain has no second definition of its numbers.
-What a stage keeps between calls becomes inputs and outputs of the functions:
-
-- entries of the running episode (:attr:`~tdx.core.transforms.chain_member.ChainMember.\
-episode_memory`), such as the frames of ``CatFrames``;
-- buffers that a call changes in place, such as the count of ``TrajCounter``;
-- entries that a step reads from the result of the previous call, such as ``step_count``.
-
-An entry is state only if the graph of a function reads it.
+What a stage keeps between calls becomes inputs and outputs of the functions: entries of the running
+episode (``episode_memory``), such as the frames of ``CatFrames``; buffers that a call changes, such
+as the count of ``TrajCounter``; and entries that a step reads from the result of the previous call,
+such as ``step_count``. An entry is state only if the graph of a function reads it.
 """
 
 from __future__ import annotations
@@ -80,15 +76,9 @@ class ExportedFunction:
     @property
     def constants(self) -> dict[str, Tensor]:
         """Constants, buffers and parameters by the names of their placeholders."""
-        signature = self.program.graph_signature
         held = {**self.program.state_dict, **self.program.constants}
-        targets = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }
-        names = (node.name for node in _placeholders(self.program.graph))
-        return {name: held[targets[name]] for name in names if name in targets}
+        specs = self.program.graph_signature.input_specs
+        return {spec.arg.name: held[spec.target] for spec in specs if spec.target is not None}
 
     def behind(self, output: str) -> tuple[list[str], set[str]]:
         """Return the operators that an output depends on, and the names of the inputs."""
@@ -124,10 +114,8 @@ class ChainFunctions:
     stages: tuple[str, ...]
     functions: tuple[ExportedFunction, ...]  # ``act`` only if a stage maps actions
     initial: Mapping[str, Tensor] = field(default_factory=dict)  # state before the first reset
-    unchanged: tuple[str, ...] = ()
-    """Rewards and done flags that the chain passes on as they are, and the functions leave out."""
-    calls: tuple[ReferenceCall, ...] = ()
-    """What the chain itself returns in a few episodes; the functions return the same bits."""
+    unchanged: tuple[str, ...] = ()  # rewards and done flags that the functions leave out
+    calls: tuple[ReferenceCall, ...] = ()  # what the chain itself returns in a few episodes
 
 
 def stage_of(node: Node) -> tuple[int, str] | None:
@@ -140,10 +128,7 @@ def stage_of(node: Node) -> tuple[int, str] | None:
 
 
 def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunctions:
-    """Export the first stages of the chain of an env, which is not stepped and stays unchanged.
-
-    ``stages`` has one line for each stage to export, nested chains in their place.
-    """
+    """Export as many stages of an env as ``stages`` has lines; the env is not stepped."""
     env.output_spec  # noqa: B018 - binds the stages to the specs
     base, flat = flatten_chain(env)
     if base.batch_size:
@@ -154,8 +139,7 @@ def chain_functions(env: EnvBase, name: str, stages: Sequence[str]) -> ChainFunc
     parts = flat[: len(stages)]
     for index, stage in enumerate(parts):
         reason = stage.why_not_exported or ("it steps the env" if stage.steps_env else None)
-        if reason is None and stage.changes_batch:
-            reason = "it changes the batch"
+        reason = reason or ("it changes the batch" if stage.changes_batch else None)
         if reason is not None:
             raise _refused(index, stage, reason)
     try:
@@ -214,20 +198,18 @@ class _StageCall(nn.Module):
             error.at(stage=self.index, transform=type(self.stage).__name__)
             raise
         except Exception as error:
-            problem = "it fails on zeros or on the reference vectors"
-            problem = "torch.export cannot trace it" if is_exporting() else problem
-            reason = f"{problem}: {get_first_line(error)}"
+            phase = "when it is traced" if is_exporting() else "on zeros or the reference vectors"
+            reason = f"it fails {phase}: {get_first_line(error)}"
             raise _refused(self.index, self.stage, reason) from error
         return result
-
-
-_Function = Callable[[Sequence[Tensor], Sequence[nn.Module]], tuple[Tensor, ...]]
 
 
 class _Graph(nn.Module):
     """A function of inputs and of calls of the stages, as a module."""
 
-    def __init__(self, calls: Mapping[str, nn.Module], function: _Function) -> None:
+    def __init__(
+        self, calls: Mapping[str, nn.Module], function: Callable[..., tuple[Tensor, ...]]
+    ) -> None:
         super().__init__()
         for name, call in calls.items():
             self.add_module(name, call)
@@ -273,8 +255,7 @@ class _Chain:
         actions = spec_leaves(deepcopy(specs[0]["full_action_spec"]))
         entries = {**observations, **rewards, **flags}
         self.policy, env = _names(actions, ["policy"]), _names(entries, ["env"])
-        self.keys = {**env, **self.policy}
-        """Keys of the inputs by name."""
+        self.keys = {**env, **self.policy}  # of the inputs by name
         self.specs = {name: entries[key] for name, key in env.items()}
         self.specs |= {name: actions[key] for name, key in self.policy.items()}
         self.inputs = {
@@ -282,15 +263,14 @@ class _Chain:
             "step": [*self.keys],
             "act": [*self.policy],
         }
+        # Specs of what the functions return, by key.
         self.declared = {"act": spec_leaves(base.input_spec["full_action_spec"])}
-        """Specs of what the functions return, by key."""
         self.declared["reset"] = self.declared["step"] = {
             key: spec for whole in specs[1].values() for key, spec in spec_leaves(whole).items()
         }
         self.outputs = {"act": _names(self.declared["act"], taken=self.keys)}
         self.slots: dict[str, _Slot] = {}
-        self.carried: dict[str, NestedKey] = {}
-        """Entries of the last call that a step may read."""
+        self.carried: dict[str, NestedKey] = {}  # entries of the last call that a step may read
         self.initial: dict[str, Tensor] = {}
         self._find_state()
 
@@ -350,11 +330,7 @@ class _Chain:
         last: Mapping[NestedKey, Tensor],
         calls: Sequence[nn.Module],
     ) -> dict[NestedKey, Tensor]:
-        """Run the hooks of all stages; return the output of the env, or the input for it.
-
-        ``values`` are the inputs by name, zero where they are missing; ``last`` is what the
-        previous call returned; ``calls`` are a :class:`_StageCall` for each stage.
-        """
+        """Run the hooks of all stages on inputs by name, zero if missing, and the last results."""
         before, current = _tensordict(), _tensordict()
         # Copies: a stage may write to what it gets.
         for key, value in last.items():
@@ -446,10 +422,7 @@ class _Chain:
     def _prove(
         self, functions: Sequence[ExportedFunction], initial: Mapping[str, Tensor]
     ) -> tuple[ReferenceCall, ...]:
-        """Run the stages and the functions on the same inputs, and compare their bits.
-
-        Those of a stage that reads a clock or counts in Python differ.
-        """
+        """Run the stages and the functions on the same inputs, and compare their bits."""
         by_name = {function.name: function for function in functions}
         runners = {function.name: function.runner() for function in functions}
         specs = {part: {name: self.specs[name] for name in self.inputs[part]} for part in by_name}
@@ -489,13 +462,9 @@ class _Chain:
         return value.cpu()
 
     def _trace(
-        self,
-        part: str,
-        names: tuple[Sequence[str], Sequence[str]],
-        trace: Callable[[nn.Module, tuple[Tensor, ...]], Any],
+        self, part: str, inputs: Sequence[str], outputs: Sequence[str], trace: Callable[..., Any]
     ) -> Any:
         """Trace a function of inputs and outputs by name."""
-        inputs, outputs = names
 
         def function(values: Sequence[Tensor], calls: Sequence[nn.Module]) -> tuple[Tensor, ...]:
             results = self.run(part, dict(zip(inputs, values, strict=True)), calls)
@@ -509,9 +478,7 @@ class _Chain:
         """Return what each output and state depends on; an export takes ten times as long."""
         inputs, outputs = ([*names[part], *self.initial] for names in (self.inputs, self.outputs))
         traced: GraphModule = self._trace(
-            part,
-            (inputs, outputs),
-            lambda module, examples: make_fx(torch.func.functionalize(module))(*examples),
+            part, inputs, outputs, lambda graph, x: make_fx(torch.func.functionalize(graph))(*x)
         )
         names = dict(zip(_placeholders(traced.graph), inputs, strict=True))
         depends = {}
@@ -529,10 +496,9 @@ class _Chain:
         inputs = [name for name in (*self.inputs[part], *self.initial) if name in live]
         program: torch.export.ExportedProgram = self._trace(
             part,
-            (inputs, results),
-            lambda module, examples: torch.export.export(
-                module, examples, strict=False
-            ).run_decompositions({}),
+            inputs,
+            results,
+            lambda graph, x: torch.export.export(graph, x, strict=False).run_decompositions({}),
         )
         for node in list(program.graph.nodes):
             node.meta.pop("stack_trace", None)  # paths of this machine
@@ -617,8 +583,8 @@ def _tensordict() -> TensorDictBase:
 
 
 def _outputs(graph: Graph) -> list[Node]:
-    last: Any = next(iter(reversed(graph.nodes)))
-    return list(last.args[0])
+    results: Any = graph.output_node().args[0]
+    return list(results)
 
 
 def _placeholders(graph: Graph) -> list[Node]:

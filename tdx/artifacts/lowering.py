@@ -58,6 +58,7 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
     "round": ("np.rint({0})", "std::nearbyint({0})"),
     "abs": ("np.abs({0})", "std::fabs({0})"),
     "neg": ("np.negative({0})", "-{0}"),
+    "reciprocal": ("np.reciprocal({0})", "1 / {0}"),
     "sign": ("_sign({0})", "sign({0})"),
     "logical_not": ("np.logical_not({0})", "!{0}"),
     "bitwise_not": ("np.invert({0})", "static_cast<{type}>(~{0})"),
@@ -152,8 +153,7 @@ class SourceBackend(Backend):
     """A backend that generates source code from lowered functions."""
 
     bounds = dict.fromkeys(_FUNCTIONS, _ROUNDED)
-    reserved: ClassVar[tuple[str, ...]]
-    """Names that no value may have."""
+    reserved: ClassVar[tuple[str, ...]]  # names that no value may have
 
 
 def comment_text(text: str) -> str:
@@ -408,9 +408,6 @@ class LoweredFunction:
                 return self._elementwise("where", dtype, self._reference(given["mask"]), *parts)
             case "clamp" | "clamp_min" | "clamp_max":
                 return self._clamp(self._reference(own, dtype), dtype, given)
-            case "reciprocal":
-                one = self._reference(1.0, dtype)
-                return self._elementwise("div", dtype, one, self._cast(own, dtype))
             case "pow" if given["exponent"] in (1, 2, 3):
                 factor = result = self._cast(own, dtype)
                 for _ in range(int(given["exponent"]) - 1):

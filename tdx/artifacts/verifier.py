@@ -18,6 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,8 @@ def _open_onnx(folder: Path, functions: dict[str, Any]) -> Call:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    sessions = {
-        name: onnxruntime.InferenceSession(
-            str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
-        )
-        for name in functions
-    }
+    create = partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
+    sessions = {name: create(str(folder / f"{name}.onnx"), options) for name in functions}
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
         names = [entry.name for entry in sessions[name].get_inputs()]
@@ -124,22 +121,18 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
 
     states = _states(functions)
     state = _struct(states.values())
-    sides = {
-        (name, side): _struct(entry for entry in function[side] if not entry["state"])
-        for name, function in functions.items()
-        for side in ("inputs", "outputs")
-    }
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
         if name == INITIAL:
             loaded.tdx_initial(ctypes.c_void_p(state.ctypes.data))
             return [state[entry].copy() for entry in states]
-        given, result = sides[name, "inputs"], sides[name, "outputs"]
-        for entry, value in zip(functions[name]["inputs"], values, strict=True):
+        inputs, outputs = functions[name]["inputs"], functions[name]["outputs"]
+        own = [[entry for entry in side if not entry["state"]] for side in (inputs, outputs)]
+        given, result = map(_struct, own)
+        for entry, value in zip(inputs, values, strict=True):
             (state if entry["state"] else given)[entry["name"]] = value
         parts = (state, given, result)
         getattr(loaded, f"tdx_{name}")(*(ctypes.c_void_p(part.ctypes.data) for part in parts))
-        outputs = functions[name]["outputs"]
         return [(state if entry["state"] else result)[entry["name"]].copy() for entry in outputs]
 
     return call
@@ -154,8 +147,8 @@ _RUNTIMES = {"numpy": _open_numpy, "onnx": _open_onnx, "pt2": _open_pt2, "cpp": 
 
 
 def _states(functions: dict[str, Any]) -> dict[str, Any]:
-    sides = [function[side] for function in functions.values() for side in ("inputs", "outputs")]
-    return {entry["name"]: entry for side in sides for entry in side if entry["state"]}
+    outputs = [entry for function in functions.values() for entry in function["outputs"]]
+    return {entry["name"]: entry for entry in outputs if entry["state"]}
 
 
 def compare(value: Array, wanted: Array, bound: float) -> str | None:
@@ -199,9 +192,9 @@ def run_call(
     name, entries = function
     given = {**inputs, **state}
     results = call(name, [given[entry["name"]] for entry in entries["inputs"]])
-    if len(results) != len(entries["outputs"]):
-        raise ValueError(f"{name} returns {len(results)} values, not {len(entries['outputs'])}")
     names = [entry["name"] for entry in entries["outputs"]]
+    if len(results) != len(names):
+        raise ValueError(f"{name} returns {len(results)} values, not {len(names)}")
     named = dict(zip(names, map(np.asarray, results), strict=True))
     state.update({entry: named[entry] for entry in state if entry in named})
     return named

@@ -104,10 +104,7 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
                 opset_version=OPSET,
                 input_names=[entry.name for entry in function.inputs],
                 # A name of ONNX has one value, and a state is an input as well.
-                output_names=[
-                    f"{entry.name}_out" if entry.is_state else entry.name
-                    for entry in function.outputs
-                ],
+                output_names=[e.name + "_out" * e.is_state for e in function.outputs],
                 optimize=False,
                 verbose=False,
             )
