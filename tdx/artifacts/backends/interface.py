@@ -42,7 +42,7 @@ class Backend(ABC):
     name: ClassVar[str]  # in ``--to``
     # Modules that an export needs; the extra ``name`` of tdx installs them.
     packages: ClassVar[tuple[str, ...]] = ()
-    # By operator, such as ``add``: largest difference relative to the largest magnitude in a tensor.
+    # Largest difference by operator (``add``), relative to the largest magnitude in a tensor.
     bounds: ClassVar[Mapping[str, float]] = {}
     others: ClassVar[float | None] = 0.0  # of other operators; ``None``: they cannot be lowered
 
