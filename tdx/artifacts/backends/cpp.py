@@ -221,7 +221,7 @@ class _Writer:
         if any("before." in line for line in self.body):
             self.body.insert(0, "const State before = state;")
         code = " ".join(line for line in self.body if not line.lstrip().startswith("//"))
-        words = set(re.findall(r"\w+", code))
+        words = set(re.findall(r"(?<![\w.])\w+", code))  # an entry may be named state
         kind = function.name.capitalize()
         types = {"state": "State", "input": f"const {kind}Input", "output": f"{kind}Output"}
         parameters = ", ".join(
