@@ -25,18 +25,18 @@ from tdx.foundation.container import Container, seal
 from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError, Where
 from tdx.foundation.files import atomic_folder, report_write_errors
 from tdx.foundation.serialization import Result
-from tdx.pipeline import Pipeline, StageConfig
+from tdx.pipeline import Pipeline
 from tdx.specs import Unbounded
 from tdx.stacks.building import build_env
 from tdx.stacks.checkpoints.counterparts import find_counterparts
 from tdx.stacks.checkpoints.stack import CheckpointStack
-from tdx.stacks.conversion import ConvertedStage, require_convertible
+from tdx.stacks.conversion import require_convertible
 from tdx.stacks.native import format_stages
 from tdx.stacks.refusals import Missing
 
 if TYPE_CHECKING:
-    from tdx.core.transforms import Transform
     from tdx.stacks import Stack
+    from tdx.stacks.conversion import ConvertedStage
     from tdx.stacks.stack import StageInfo
 
 VERIFIER = "verify.py"
@@ -234,58 +234,52 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
     if stack.chain_env is not None:
         yield stack.chain_env, left_out
         return
+    stages: list[tuple[StageInfo | ConvertedStage, Sequence[Any] | Missing, bool]]
+    """With counterparts, and True for a stage that maps text only."""
     if isinstance(stack, CheckpointStack):
-        transforms: list[Transform] = []
-        for info, step in zip(stack.stages, find_counterparts(stack.checkpoint), strict=True):
-            if isinstance(step.transforms, Missing):
-                left_out.append(_left_out(info, step.transforms, split=split))
-                if step.is_text:
-                    continue
-                left_out += stack.calls[info.index + 1 :]
-                break
-            transforms += step.transforms
+        steps = zip(stack.stages, find_counterparts(stack.checkpoint), strict=True)
+        stages = [(info, step.transforms, step.is_text) for info, step in steps]
+    else:
+        hint = "name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint"
+        converted = require_convertible(stack, hint).convert()
+        stages = [(stage, stage.missing or stage.stages, False) for stage in converted.stages]
+    last, counterparts = -1, list[Any]()
+    for info, result, is_text in stages:
+        if not isinstance(result, Missing):
+            last, counterparts = info.index, [*counterparts, *result]
+            continue
+        if not split:
+            raise ChainError(
+                f"has no counterpart: {result.reason}",
+                where=Where(stage=info.index, transform=info.name),
+                hint=f"{result.advice}, or {SPLIT_HINT}",
+            )
+        left_out.append(f"{info.call}: it has no counterpart: {result.reason}")
+        if not is_text:
+            left_out += [later.call for later, _, _ in stages[info.index + 1 :]]
+            break
+    if isinstance(stack, CheckpointStack):
         specs, robot = stack.specs()[0], EnvBase()
         robot.observation_spec = specs.output_spec["full_observation_spec"]
         robot.action_spec = specs.input_spec["full_action_spec"]
         robot.reward_spec = Unbounded((1,))
-        yield TransformedEnv(robot, Compose(*transforms)), left_out
+        yield TransformedEnv(robot, Compose(*counterparts)), left_out
         return
-    hint = "name an env with a chain of tdx, Gymnasium or Stable-Baselines3, or a checkpoint"
-    converted = require_convertible(stack, hint).convert()
-    configs: list[StageConfig] = []
-    last = -1
-    for stage in converted.stages:
-        if isinstance(stage.result, Missing):
-            left_out.append(_left_out(stage, stage.result, split=split))
-            left_out += [later.call for later in converted.stages[stage.index + 1 :]]
-            break
-        last, configs = stage.index, [*configs, *stage.stages]
     single = replace(converted.env_up_to(last), num_envs=None)
-    built = build_env(Pipeline(single, tuple(configs)))
+    built = build_env(Pipeline(single, tuple(counterparts)))
     try:
         yield built, left_out
     finally:
         built.close()
 
 
-def _left_out(stage: StageInfo | ConvertedStage, missing: Missing, *, split: bool) -> str:
-    if not split:
-        raise ChainError(
-            f"has no counterpart: {missing.reason}",
-            where=Where(stage=stage.index, transform=stage.name),
-            hint=f"{missing.advice}, or {SPLIT_HINT}",
-        )
-    return f"{stage.call}: it has no counterpart: {missing.reason}"
-
-
 def _check_target(target: Path, *, force: bool) -> None:
-    if not os.path.lexists(target):
+    is_folder = target.is_dir() and not target.is_symlink()
+    if not os.path.lexists(target) or (is_folder and not any(target.iterdir())):
         return
-    if target.is_symlink() or not target.is_dir():
-        raise ArgumentError(f"{target} exists and is not a folder", hint="choose a new folder")
-    if any(target.iterdir()) and not (target / MANIFEST).is_file():
+    if not is_folder or not (target / MANIFEST).is_file():
         raise ArgumentError(f"{target} exists and is not an artifact", hint="choose a new folder")
-    if any(target.iterdir()) and not force:
+    if not force:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
@@ -314,7 +308,7 @@ def output_bounds(
     """
     bounds: dict[str, dict[str, float]] = {function.name: {} for function in chain.functions}
     reads: dict[tuple[str, str], set[str]] = {}
-    written: dict[str, float] = dict.fromkeys(chain.initial, 0.0)
+    written = dict.fromkeys(chain.initial, 0.0)
     """Bound of what one call of each function adds to a state, by the state."""
     for function in chain.functions:
         for entry in function.outputs:
@@ -323,13 +317,12 @@ def output_bounds(
             reads[function.name, entry.name] = inputs & {*chain.initial}
             if entry.is_state:
                 written[entry.name] += own
-    for (function_name, output), states in reads.items():
-        pending = set(states)
-        while pending:
-            writers = [others for (_, name), others in reads.items() if name in pending]
-            pending = set().union(*writers) - states
-            states |= pending
-        bounds[function_name][output] += sum(written[state] for state in states) * max(EPISODES)
+    for (name, output), direct in reads.items():
+        states, known = direct, None
+        while states != known:
+            known = states
+            states = direct.union(*(read for (_, other), read in reads.items() if other in known))
+        bounds[name][output] += sum(written[state] for state in states) * max(EPISODES)
     return bounds
 
 
@@ -339,14 +332,14 @@ def read_artifact(path: str | Path) -> dict[str, Any]:
         sizes = container.check_links()
         if sum(sizes.values()) > _MAX_BYTES:
             raise StorageError(f"{path} is too large for an artifact")
+        parts = {"form": str, "stages": list, "functions": dict, "bounds": dict, "files": dict}
         try:
             manifest, problems = verifier.check_files(Path(path))
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact") from error
+            is_valid = problems or all(isinstance(manifest[p], kind) for p, kind in parts.items())
+        except (ValueError, KeyError, TypeError, OSError):
+            is_valid = False
+    if not is_valid:
+        raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     if problems:
         raise CheckError(f"{path}: {problems[0]}")
-    parts = {"form": str, "stages": list, "functions": dict, "bounds": dict, "files": dict}
-    for part, kind in parts.items():
-        if not isinstance(manifest.get(part), kind):
-            raise StorageError(f"{path}/{MANIFEST} is not the manifest of an artifact")
     return manifest

@@ -67,12 +67,7 @@ def check_artifact(
     allow_code: bool = False,
     reference: str = "the contract",
 ) -> ArtifactCheck:
-    """Run the files of an artifact, and compare what they return.
-
-    Without a contract, they run on the reference vectors of the artifact, within its bounds. With
-    one, they run on its recorded inputs, and outputs are compared with what the last stage of the
-    contract returned. ``reference`` is the name of the contract in the report.
-    """
+    """Compare what an artifact returns with its reference vectors, or on inputs of a contract."""
     folder = Path(path)
     manifest = read_artifact(folder)
     if manifest["form"] != "onnx" and not allow_code:
@@ -99,8 +94,7 @@ def check_artifact(
     return ArtifactCheck(*facts, reference, count, tuple(problems), tuple(notes))
 
 
-_Place = tuple[int, int | None]
-"""Episode, and step of the episode from 0; ``None``: the reset."""
+_Place = tuple[int, int | None]  # episode, and its step from 0; ``None``: the reset
 
 
 def _compare_with(
@@ -145,20 +139,15 @@ def _inputs(name: str, entries: Any, given: Mapping[str, Tensor]) -> dict[str, A
     for entry in entries:
         if entry["state"]:
             continue
-        key = format_key(tuple(entry["path"]))
-        value = given.get(key_name(normalize_key(entry["path"])))
-        if value is None:
+        shape, value = entry["shape"], given.get(key_name(normalize_key(entry["path"])))
+        if value is None or value.numel() != math.prod(shape):
+            has = "nothing" if value is None else f"the shape {list(value.shape)}"
             raise ArgumentError(
-                f"the contract has no {key!r}, which {name} of the artifact takes",
+                f"{name} of the artifact takes {format_key(tuple(entry['path']))!r} of shape "
+                f"{shape}, and the contract has {has}",
                 hint="record the contract of the env that the chain was exported for",
             )
-        array = value.numpy().astype(entry["dtype"])
-        if array.size != math.prod(entry["shape"]):
-            raise ArgumentError(
-                f"{key!r} has the shape {list(array.shape)} in the contract, and {entry['shape']} "
-                "in the artifact"
-            )
-        values[entry["name"]] = array.reshape(entry["shape"])
+        values[entry["name"]] = value.numpy().astype(entry["dtype"]).reshape(shape)
     return values
 
 
@@ -175,14 +164,11 @@ def _differences(
         if wanted is None or not common:
             skipped.append(display_key(key))
             continue
-        values = Values.of([torch.stack(records[places[index]]) for index in common])
-        if values.shape != wanted.shape and math.prod(values.shape) == math.prod(wanted.shape) == 1:
+        results = [torch.stack(records[places[index]]) for index in common]
+        if math.prod(results[0].shape[1:]) == math.prod(wanted.shape) == 1:
             # A contract has rewards and flags without the dim that tdx gives them.
-            values = replace(
-                values,
-                numbers=values.numbers.reshape(*values.numbers.shape[:2], *wanted.shape),
-                shape=wanted.shape,
-            )
+            results = [result.reshape(-1, *wanted.shape) for result in results]
+        values = Values.of(results)
         digests = tuple(wanted.digests[index] for index in common) if wanted.digests else ()
         reference = replace(wanted, numbers=wanted.numbers[common], digests=digests, whole=None)
         change = compare_values(reference, values, contract.tolerance(key, tolerance))

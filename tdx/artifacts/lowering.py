@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from tdx.artifacts.backends.interface import Backend, short_name
-from tdx.artifacts.functions import ArtifactEntry, ExportedFunction, stage_of
+from tdx.artifacts.functions import ArtifactEntry, ExportedFunction, stage_of, unique_name
 from tdx.foundation.errors import ChainError
+from tdx.foundation.torch_internals import tree_flatten, tree_map
 
 DTYPES = {
     getattr(torch, name): name
@@ -35,6 +36,7 @@ _ROUNDED = 2.0**-21
 """Four units in the last place of float32: NumPy and the C library differ from torch by two."""
 _FUNCTIONS = ("sqrt", "exp", "log", "tanh", "sin", "cos")
 """Functions whose last bits depend on the library: torch's are not correctly rounded either."""
+_CLASSES = ("isnan", "isinf", "isfinite")
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 LOGICAL = {"logical_and": ("&", "&&"), "logical_or": ("|", "||"), "logical_xor": ("^", "!=")}
 BITWISE = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
@@ -51,11 +53,12 @@ SPELLINGS: Mapping[str, tuple[str, str]] = {
     },
     **{
         name: (f"np.{name}({{0}})", f"std::{name}({{0}})")
-        for name in (*_FUNCTIONS, "floor", "ceil", "trunc")
+        for name in (*_FUNCTIONS, *_CLASSES, "floor", "ceil", "trunc")
     },
     "round": ("np.rint({0})", "std::nearbyint({0})"),
     "abs": ("np.abs({0})", "std::fabs({0})"),
     "neg": ("np.negative({0})", "-{0}"),
+    "reciprocal": ("np.reciprocal({0})", "1 / {0}"),
     "sign": ("_sign({0})", "sign({0})"),
     "logical_not": ("np.logical_not({0})", "!{0}"),
     "bitwise_not": ("np.invert({0})", "static_cast<{type}>(~{0})"),
@@ -81,7 +84,9 @@ COPIES = frozenset(
         *("copy", "_to_copy"),
     }
 )
-_DISCONTINUOUS = frozenset({*COMPARISONS, *LOGICAL, *_INTEGRAL, "sign", "argmax", "argmin"})
+_DISCONTINUOUS = frozenset(
+    {*COMPARISONS, *LOGICAL, *_CLASSES, *_INTEGRAL, "sign", "argmax", "argmin"}
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +96,9 @@ class Value:
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    base: int
-    """Address of its first element."""
-    constant: Tensor | None = None
-    """Its elements, if they are known at the export."""
-    is_exact: bool = True
-    """True if its bits are those of torch."""
+    base: int  # address of its first element
+    constant: Tensor | None = None  # its elements, if they are known at the export
+    is_exact: bool = True  # its bits are those of torch
 
     @property
     def size(self) -> int:
@@ -124,8 +126,7 @@ class Reference:
 
     def is_all_of(self, value: Value) -> bool:
         """Return True for the elements of a value in order, whatever the shape."""
-        expected = torch.arange(value.base, value.base + value.size)
-        return torch.equal(self.addresses.flatten(), expected)
+        return torch.equal(self.addresses.flatten(), Reference.to(value).addresses.flatten())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +146,14 @@ class Operation:
     kind: str
     result: Value
     operands: tuple[Reference, ...]
-    stage: int | None
-    """Stage that it is the first operation of."""
+    stage: int | None  # which it is the first operation of
 
 
 class SourceBackend(Backend):
     """A backend that generates source code from lowered functions."""
 
     bounds = dict.fromkeys(_FUNCTIONS, _ROUNDED)
-    reserved: ClassVar[tuple[str, ...]]
-    """Names that no value may have."""
+    reserved: ClassVar[tuple[str, ...]]  # names that no value may have
 
 
 def comment_text(text: str) -> str:
@@ -170,11 +169,7 @@ def describe(entry: ArtifactEntry) -> str:
 
 
 class LoweredFunction:
-    """A function as a list of operations.
-
-    Raises:
-        ChainError: An operator, or its arguments, cannot be lowered.
-    """
+    """A function as a list of operations; one that cannot be lowered is a ``ChainError``."""
 
     def __init__(self, function: ExportedFunction, backend: SourceBackend) -> None:
         self.name, self.backend = function.name, backend
@@ -183,6 +178,7 @@ class LoweredFunction:
         self.operations: list[Operation] = []
         self.outputs: list[tuple[ArtifactEntry, Reference]] = []
         self.values: list[Value] = []
+        self.end = 0  # address after the last value
         self.taken = {*backend.reserved, *(e.name for e in (*function.inputs, *function.outputs))}
         self.results: dict[Node, Any] = {}
         held, inputs = function.constants, iter(function.inputs)
@@ -192,8 +188,8 @@ class LoweredFunction:
                 self.results[node] = held[node.name].detach().contiguous()
             elif node.op == "placeholder":
                 entry = next(inputs)
-                self.inputs.append(self._store(entry.name, entry.shape, entry.dtype))
-                self.results[node] = Reference.to(self.inputs[-1])
+                self.inputs.append(Value(entry.name, entry.shape, entry.dtype, self.end))
+                self.results[node] = Reference.to(self._store(self.inputs[-1]))
             elif node.op == "call_function":
                 self.results[node] = self._call(node)
             elif node.op == "output":
@@ -210,9 +206,10 @@ class LoweredFunction:
         self.constants = [value for value in self.constants if value in used]
         stage = None
         for operation in self.operations:
-            begins = operation.stage not in (None, stage)
-            stage = operation.stage if begins else stage
-            operation.stage = stage if begins else None
+            if operation.stage in (None, stage):
+                operation.stage = None
+            else:
+                stage = operation.stage
 
     def value_at(self, address: int) -> Value:
         """Return the value that has an address."""
@@ -247,32 +244,15 @@ class LoweredFunction:
 
     # Values
 
-    def _store(
-        self,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        constant: Tensor | None = None,
-        *,
-        is_exact: bool = True,
-    ) -> Value:
-        if dtype not in DTYPES:
-            raise self._refused(f"with {dtype}")
-        # A gap, so that no run of addresses goes from one value to the next.
-        base = self.values[-1].base + self.values[-1].size + 1 if self.values else 0
-        value = Value(name, tuple(shape), dtype, base, constant, is_exact)
+    def _store(self, value: Value) -> Value:
+        if value.dtype not in DTYPES:
+            raise self._refused(f"with {value.dtype}")
         if not 0 < value.size <= MAX_ELEMENTS:
             raise self._refused(f"with {value.size} elements: 1 to {MAX_ELEMENTS}")
         self.values.append(value)
+        # A gap, so that no run of addresses goes from one value to the next.
+        self.end = value.base + value.size + 1
         return value
-
-    def _unique(self, name: str) -> str:
-        number, result = 1, name
-        while result in self.taken:
-            number += 1
-            result = f"{name}_{number}"
-        self.taken.add(result)
-        return result
 
     def _reference(self, value: Any, dtype: torch.dtype | None = None) -> Reference:
         """Return an operand for a result, a constant or a number, converted to a dtype."""
@@ -280,9 +260,10 @@ class LoweredFunction:
             value = torch.tensor(value, dtype=dtype)
         if isinstance(value, Tensor):
             value = value if dtype is None else value.to(dtype)
-            name = self._unique(f"{self.node.name}_constant")
-            self.constants.append(self._store(name, value.shape, value.dtype, value.contiguous()))
-            return Reference.to(self.constants[-1])
+            name = unique_name(f"{self.node.name}_constant", self.taken)
+            shape, dtype = tuple(value.shape), value.dtype
+            self.constants.append(Value(name, shape, dtype, self.end, value.contiguous()))
+            return Reference.to(self._store(self.constants[-1]))
         assert isinstance(value, Reference)
         return value if dtype is None else self._cast(value, dtype)
 
@@ -292,10 +273,10 @@ class LoweredFunction:
         sources = [value for operand in operands for value in self.sources(operand)]
         is_exact = all(value.is_exact for value in sources)
         if not is_exact and kind in _DISCONTINUOUS:
-            reason = "of a value whose last bits are not those of torch: it may jump"
-            raise self._refused(reason)
+            raise self._refused("of a value whose last bits are not those of torch: it may jump")
         is_exact = is_exact and kind not in _FUNCTIONS
-        result = self._store(self._unique(self.node.name), shape, dtype, is_exact=is_exact)
+        name = unique_name(self.node.name, self.taken)
+        result = self._store(Value(name, tuple(shape), dtype, self.end, None, is_exact))
         stage, _ = stage_of(self.node) or (None, None)
         self.operations.append(Operation(kind, result, operands, stage))
         return Reference.to(result)
@@ -361,18 +342,13 @@ class LoweredFunction:
             given["value"] = int(padding.addresses)
 
         def address(value: Any) -> Any:
-            if isinstance(value, (list, tuple)):
-                return type(value)(address(item) for item in value)
-            if isinstance(value, (Tensor, Reference)):
-                return self._reference(value, dtype).addresses
-            return value
+            is_operand = isinstance(value, (Tensor, Reference))
+            return self._reference(value, dtype).addresses if is_operand else value
 
-        given = {key: address(value) for key, value in given.items() if key != "memory_format"}
-        result = target(**given, **indices)
-        # The memory format of a clone is dropped above; a view needs a contiguous tensor.
-        if isinstance(result, (list, tuple)):
-            return [Reference(part.contiguous(), dtype) for part in result]
-        return Reference(result.contiguous(), dtype)
+        given.pop("memory_format", None)
+        result = target(**tree_map(address, given), **indices)
+        # A view needs a contiguous tensor, whatever the memory format of a clone.
+        return tree_map(lambda part: Reference(part.contiguous(), dtype), result)
 
     def _take(self, given: dict[str, Any]) -> Reference:
         """Lower a gather along the last dim by an index that is computed."""
@@ -432,11 +408,6 @@ class LoweredFunction:
                 return self._elementwise("where", dtype, self._reference(given["mask"]), *parts)
             case "clamp" | "clamp_min" | "clamp_max":
                 return self._clamp(self._reference(own, dtype), dtype, given)
-            case "isnan" | "isinf" | "isfinite":
-                return self._classify(name, own)
-            case "reciprocal":
-                one = self._reference(1.0, dtype)
-                return self._elementwise("div", dtype, one, self._cast(own, dtype))
             case "pow" if given["exponent"] in (1, 2, 3):
                 factor = result = self._cast(own, dtype)
                 for _ in range(int(given["exponent"]) - 1):
@@ -453,23 +424,13 @@ class LoweredFunction:
             raise self._refused()
         if "other" in given:
             return self._binary(name, dtype, own, given["other"])
-        return self._unary(name, own, dtype)
-
-    def _unary(self, name: str, own: Reference, dtype: torch.dtype) -> Reference:
         is_integral = name in _INTEGRAL and not own.dtype.is_floating_point
         if is_integral or (own.dtype is torch.bool and name in ("abs", "sign")):
             return own
         if name == "bitwise_not" and own.dtype is torch.bool:
             name = "logical_not"
-        wanted = torch.bool if name == "logical_not" else dtype
+        wanted = torch.bool if name == "logical_not" else own.dtype if name in _CLASSES else dtype
         return self._elementwise(name, dtype, self._cast(own, wanted))
-
-    def _classify(self, name: str, own: Reference) -> Reference:
-        if name == "isnan" or not own.dtype.is_floating_point:
-            return self._elementwise("eq" if name == "isfinite" else "ne", torch.bool, own, own)
-        size = self._elementwise("abs", own.dtype, own)
-        infinity = self._reference(float("inf"), own.dtype)
-        return self._elementwise("eq" if name == "isinf" else "lt", torch.bool, size, infinity)
 
     def _clamp(self, own: Reference, dtype: torch.dtype, given: dict[str, Any]) -> Reference:
         """Lower a clamp by constants: ``x < low ? low : x`` keeps NaN and the sign of zero."""
@@ -503,11 +464,7 @@ class LoweredFunction:
 
 
 def _has_references(value: Any) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_references, value))
-    return isinstance(value, Reference)
+    return any(isinstance(leaf, Reference) for leaf in tree_flatten(value)[0])
 
 
 def _example(value: Any) -> Any:

@@ -28,11 +28,7 @@ class ReferenceCall:
 
 
 def sample_inputs(specs: Mapping[str, Mapping[str, Any]]) -> list[ReferenceCall]:
-    """Draw the inputs of a few episodes from the spec of each input, by function and name.
-
-    Floats have several magnitudes, zeros of both signs and denormals; the last steps of an episode
-    have NaN and infinities, which a reset must remove from the state.
-    """
+    """Draw the inputs of a few episodes from the spec of each input, by function and name."""
     generator = torch.Generator().manual_seed(0)
     size = sum(spec.shape.numel() * spec.dtype.itemsize for spec in specs["step"].values())
     episodes = EPISODES if size * sum(EPISODES) <= _MAX_BYTES else (4, 1)
@@ -50,6 +46,7 @@ def sample_inputs(specs: Mapping[str, Mapping[str, Any]]) -> list[ReferenceCall]
         for length in episodes:
             calls.append(call("reset", broken=False))
             for step in range(length):
+                # NaN and infinities, which a reset must remove from the state.
                 broken = step >= max(length - 2, 2)
                 if "act" in specs:
                     calls.append(call("act", broken=broken))

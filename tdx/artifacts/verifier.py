@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +85,12 @@ def _open_onnx(folder: Path, functions: dict[str, Any]) -> Call:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    sessions = {
-        name: onnxruntime.InferenceSession(
-            str(folder / f"{name}.onnx"), options, providers=["CPUExecutionProvider"]
-        )
-        for name in functions
-    }
+    create = partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
+    sessions = {name: create(str(folder / f"{name}.onnx"), options) for name in functions}
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
-        session = sessions[name]
-        names = [entry.name for entry in session.get_inputs()]
-        results: Sequence[Array] = session.run(None, dict(zip(names, values, strict=True)))
+        names = [entry.name for entry in sessions[name].get_inputs()]
+        results: Sequence[Array] = sessions[name].run(None, dict(zip(names, values, strict=True)))
         return results
 
     return call
@@ -126,47 +121,34 @@ def _open_cpp(folder: Path, functions: dict[str, Any]) -> Call:
 
     states = _states(functions)
     state = _struct(states.values())
-    sides = {
-        (name, side): _struct(entry for entry in function[side] if not entry["state"])
-        for name, function in functions.items()
-        for side in ("inputs", "outputs")
-    }
 
     def call(name: str, values: Sequence[Array]) -> Sequence[Array]:
         if name == INITIAL:
-            loaded.tdx_initial(ctypes.byref(state))
-            return [_field(state, entry).copy() for entry in states.values()]
-        given, result = sides[name, "inputs"], sides[name, "outputs"]
-        for entry, value in zip(functions[name]["inputs"], values, strict=True):
-            _field(state if entry["state"] else given, entry)[...] = value
-        getattr(loaded, f"tdx_{name}")(*map(ctypes.byref, (state, given, result)))
-        outputs = functions[name]["outputs"]
-        return [_field(state if entry["state"] else result, entry).copy() for entry in outputs]
+            loaded.tdx_initial(ctypes.c_void_p(state.ctypes.data))
+            return [state[entry].copy() for entry in states]
+        inputs, outputs = functions[name]["inputs"], functions[name]["outputs"]
+        own = [[entry for entry in side if not entry["state"]] for side in (inputs, outputs)]
+        given, result = map(_struct, own)
+        for entry, value in zip(inputs, values, strict=True):
+            (state if entry["state"] else given)[entry["name"]] = value
+        parts = (state, given, result)
+        getattr(loaded, f"tdx_{name}")(*(ctypes.c_void_p(part.ctypes.data) for part in parts))
+        return [(state if entry["state"] else result)[entry["name"]].copy() for entry in outputs]
 
     return call
 
 
-def _struct(entries: Iterable[dict[str, Any]]) -> ctypes.Structure:
-    fields = [
-        (entry["name"], np.ctypeslib.as_ctypes_type(entry["dtype"]) * math.prod(entry["shape"]))
-        for entry in entries
-    ]
-    kind = type("Struct", (ctypes.Structure,), {"_fields_": fields})
-    result: ctypes.Structure = kind()
-    return result
-
-
-def _field(struct: ctypes.Structure, entry: dict[str, Any]) -> Array:
-    """Return a view of an entry of a struct."""
-    return np.ctypeslib.as_array(getattr(struct, entry["name"])).reshape(entry["shape"])
+def _struct(entries: Iterable[dict[str, Any]]) -> Array:
+    fields = [(entry["name"], entry["dtype"], tuple(entry["shape"])) for entry in entries]
+    return np.zeros((), np.dtype(fields, align=True))
 
 
 _RUNTIMES = {"numpy": _open_numpy, "onnx": _open_onnx, "pt2": _open_pt2, "cpp": _open_cpp}
 
 
 def _states(functions: dict[str, Any]) -> dict[str, Any]:
-    sides = [function[side] for function in functions.values() for side in ("inputs", "outputs")]
-    return {entry["name"]: entry for side in sides for entry in side if entry["state"]}
+    outputs = [entry for function in functions.values() for entry in function["outputs"]]
+    return {entry["name"]: entry for entry in outputs if entry["state"]}
 
 
 def compare(value: Array, wanted: Array, bound: float) -> str | None:
@@ -210,9 +192,9 @@ def run_call(
     name, entries = function
     given = {**inputs, **state}
     results = call(name, [given[entry["name"]] for entry in entries["inputs"]])
-    if len(results) != len(entries["outputs"]):
-        raise ValueError(f"{name} returns {len(results)} values, not {len(entries['outputs'])}")
     names = [entry["name"] for entry in entries["outputs"]]
+    if len(results) != len(names):
+        raise ValueError(f"{name} returns {len(results)} values, not {len(names)}")
     named = dict(zip(names, map(np.asarray, results), strict=True))
     state.update({entry: named[entry] for entry in state if entry in named})
     return named
@@ -246,10 +228,8 @@ def verify(folder: Path) -> tuple[int, list[str]]:
     order = [str(name) for name in vectors["calls"]]
     if set(order) != set(functions):
         problems.append("the reference vectors do not call every function")
-    positions = dict.fromkeys(functions, 0)
     for number, name in enumerate([] if problems else order):
-        at = positions[name]
-        positions[name] += 1
+        at = order[:number].count(name)
         names = [entry["name"] for entry in functions[name]["inputs"] if not entry["state"]]
         inputs = {entry: vectors[f"{name}/inputs/{entry}"][at] for entry in names}
         for entry, result in run_call(call, (name, functions[name]), inputs, state).items():

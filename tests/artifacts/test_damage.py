@@ -24,7 +24,13 @@ Damage = Callable[[str, random.Random], str]
 
 
 def pick(text: str, pattern: str | re.Pattern[str], rng: random.Random) -> re.Match[str] | None:
-    matches = list(re.finditer(pattern, text))
+    # Comments have the ranges of entries.
+    comments = [range(*match.span()) for match in re.finditer(r"(#|//)[^\n]*", text)]
+    matches = [
+        match
+        for match in re.finditer(pattern, text)
+        if not any(match.start() in comment for comment in comments)
+    ]
     return rng.choice(matches) if matches else None
 
 
@@ -113,7 +119,7 @@ def damaged(source: Path, folder: Path, name: str, kind: str, seed: int) -> str 
     """Damage a file of a copy; return its change, or ``None`` if the file has nothing to change."""
     shutil.copytree(source, folder)
     text = (folder / name).read_text()
-    # The helpers have constants of their own, and comments have none.
+    # The helpers have constants of their own.
     start = text.index("INITIAL = {") if "INITIAL = {" in text else text.index("struct ")
     new = text[:start] + DAMAGES[kind](text[start:], random.Random(seed))
     if new == text:

@@ -23,6 +23,7 @@ from tdx import (
     StepCounter,
     Timer,
     TransformedEnv,
+    Unbounded,
     freeze,
 )
 from tdx.artifacts.artifact import export_chain
@@ -30,6 +31,7 @@ from tdx.artifacts.check import check_artifact
 from tdx.artifacts.verifier import MANIFEST
 from tdx.foundation.container import seal
 from tdx.foundation.errors import ArgumentError, ChainError, CodeNotAllowedError
+from tests.artifacts.random_chains import Vectors
 from tests.programs import exhaustive
 
 
@@ -95,6 +97,25 @@ def test_it_agrees_with_the_contract_of_its_env_and_not_with_another(artifact: P
     other = check_artifact(artifact, freeze(pendulum(0.25), compare=parts), allow_code=True)
     assert not other.same
     assert other.problems[0].startswith("observation: ")
+
+
+def test_names_of_entries_do_not_collide(tmp_path: Path) -> None:
+    env = Vectors(3, 2)
+    nested, flat, state = ("a", "b"), "a_b", "last_step_count"
+    observations = env.observation_spec.clone()
+    for key in (nested, flat, state):
+        observations[key] = Unbounded((1,))
+    env.observation_spec = observations
+    scale = ObservationNorm(0.0, 2.0, in_keys=[nested, flat, state])
+    result = export_chain(TransformedEnv(env, Compose(scale, StepCounter())), "numpy", tmp_path)
+    assert len(result.state) == 1
+    step = json.loads((tmp_path / MANIFEST).read_text())["functions"]["step"]
+    for side in ("inputs", "outputs"):
+        names = {tuple(entry["path"]): entry["name"] for entry in step[side]}
+        assert {("a", "b"), ("a_b",), ("last_step_count",)} <= names.keys()
+        names[()] = result.state[0]
+        assert len(set(names.values())) == len(names)
+        assert all(name.isidentifier() for name in names.values())
 
 
 def test_code_of_strangers_does_not_run(artifact: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 
 from tdx.artifacts import FORMS
@@ -15,25 +16,11 @@ from tdx.foundation.errors import (
 
 
 def load_backend(name: str) -> Backend:
-    """Return the backend of a name.
-
-    Raises:
-        UnknownNameError: The name is unknown.
-        MissingPackageError: A package that it needs is not installed.
-    """
-    backend: Backend
-    match name:
-        case "pt2":
-            from tdx.artifacts.backends.pt2 import backend
-        case "onnx":
-            from tdx.artifacts.backends.onnx import backend
-        case "numpy":
-            from tdx.artifacts.backends.numpy import backend
-        case "cpp":
-            from tdx.artifacts.backends.cpp import backend
-        case _:
-            hint = did_you_mean(name, FORMS, otherwise=f"one of {', '.join(FORMS)}")
-            raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
+    """Return the backend of a name, if the packages that it needs are installed."""
+    if name not in FORMS:
+        hint = did_you_mean(name, FORMS, otherwise=f"one of {', '.join(FORMS)}")
+        raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
+    backend: Backend = import_module(f"{__name__}.{name}").backend
     for package in backend.packages:
         if find_spec(package) is None:
             raise MissingPackageError(

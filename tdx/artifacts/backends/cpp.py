@@ -110,12 +110,8 @@ class CppBackend(SourceBackend):
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`."""
-        states = {
-            entry.name: entry
-            for function in chain.functions
-            for entry in (*function.inputs, *function.outputs)
-            if entry.is_state
-        }
+        outputs = [entry for function in chain.functions for entry in function.outputs]
+        states = {entry.name: entry for entry in outputs if entry.is_state}
         body = ["", "// What is carried from one call to the next, before the first reset."]
         body += _struct("State", states.values(), chain.initial)
         for function in chain.functions:
@@ -150,14 +146,14 @@ class CppBackend(SourceBackend):
             ),
         ]
         header = "\n".join(lines) + f"\n{text}\n\n}}  // namespace {space}\n"
-        files = {"chain.hpp": header, "verify.cpp": _verifier(space, chain.functions)}
-        return {name: content.encode() for name, content in files.items()}
+        verifier = _verifier(space, chain.functions)
+        return {"chain.hpp": header.encode(), "verify.cpp": verifier.encode()}
 
 
 def _verifier(space: str, functions: tuple[ExportedFunction, ...]) -> str:
-    lines = ["// Exports the functions of the header to verify.py.", '#include "chain.hpp"']
-    lines += ["", f"using namespace {space};"]
-    lines += ["", 'extern "C" void tdx_initial(State* state) { *state = State(); }']
+    lines = ["// Exports the functions of the header to verify.py.", '#include "chain.hpp"', ""]
+    lines += [f"using namespace {space};", ""]
+    lines += ['extern "C" void tdx_initial(State* state) { *state = State(); }']
     for function in functions:
         name, kind = function.name, function.name.capitalize()
         parameters = f"State* state, {kind}Input* input, {kind}Output* output"
@@ -184,18 +180,15 @@ class _Writer:
         self.function, self.stages = function, stages
         self.body: list[str] = []
         self.copies = 0
-        self.names: dict[Value, str] = {}
-        """Name of the array that has a value."""
-        self.locals: dict[Value, str] = {}
-        """Element of a value that exists only in one loop."""
+        self.names: dict[Value, str] = {}  # of the array that has a value
+        self.locals: dict[Value, str] = {}  # of an element, for a value that is used in one loop
+        # Operations that read a value; ``None``: it is part of an output.
         self.users: dict[Value, set[Operation | None]] = {}
-        """Operations that read a value; ``None``: it is part of an output."""
         for operation in function.operations:
             for operand in operation.operands:
                 for value in function.sources(operand):
                     self.users.setdefault(value, set()).add(operation)
-        self.targets: dict[Value, str] = {}
-        """Output that a value is computed in."""
+        self.targets: dict[Value, str] = {}  # output that a value is computed in
         for entry, reference in function.outputs:
             for value in function.sources(reference):
                 self.users.setdefault(value, set()).add(None)
@@ -214,22 +207,21 @@ class _Writer:
                 self.body.append(f"{declared} = {_braced(value.constant)};")
         group: list[Operation] = []
         for operation in function.operations:
-            if group and not self.joins(group, operation):
+            if operation.kind in ROW_KINDS or not self.joins(group, operation):
                 self.write_loop(group)
                 group = []
             if operation.kind in ROW_KINDS:
                 self.write_rows(operation)
             else:
                 group.append(operation)
-        if group:
-            self.write_loop(group)
+        self.write_loop(group)
         for entry, reference in function.outputs:
             if _output(entry) not in self.targets.values():
                 self.copy_to(_output(entry), reference)
         if any("before." in line for line in self.body):
             self.body.insert(0, "const State before = state;")
         code = " ".join(line for line in self.body if not line.lstrip().startswith("//"))
-        words = set(re.findall(r"\w+", code))
+        words = set(re.findall(r"(?<![\w.])\w+", code))  # an entry may be named state
         kind = function.name.capitalize()
         types = {"state": "State", "input": f"const {kind}Input", "output": f"{kind}Output"}
         parameters = ", ".join(
@@ -241,10 +233,8 @@ class _Writer:
 
     def joins(self, group: list[Operation], operation: Operation) -> bool:
         """Return True if an operation fits into the loop of others."""
-        if operation.kind in ROW_KINDS or operation.result.size != group[0].result.size:
-            return False
         inside = {member.result for member in group}
-        return all(
+        return all(value.size == operation.result.size for value in inside) and all(
             value not in inside or operand.is_all_of(value)
             for operand in _flat_operands(operation)
             for value in self.function.sources(operand)
@@ -256,6 +246,8 @@ class _Writer:
         return [] if stage is None else [f"// {stage}: {comment_text(self.stages[stage])}"]
 
     def write_loop(self, group: list[Operation]) -> None:
+        if not group:
+            return
         count = group[0].result.size
         self.body += self.stage_comment(group[0])
         lines: list[str] = []
@@ -351,15 +343,11 @@ class _Writer:
             lines += _loop(count, [f"if ({better}) {{", "    best = k;", "}"], "k")
             lines += [f"{target} = static_cast<{name}>(best);"]
         else:
-            start, following = {
-                "any": ("false", f"total || {element}"),
-                "all": ("true", f"total && {element}"),
-                "sum": (f"{_type(dtype)}{{}}", f"wrapped_add(total, {element})"),
-            }[kind]
-            if dtype.is_floating_point:
-                following = f"total + {element}"
+            add = "total + {}" if dtype.is_floating_point else "wrapped_add(total, {})"
+            following = {"any": "total || {}", "all": "total && {}", "sum": add}[kind]
+            start = {"any": "false", "all": "true", "sum": f"{name}{{}}"}[kind]
             lines = [f"{name} total = {start};"]
-            lines += _loop(count, [f"total = {following};"], "k")
+            lines += _loop(count, [f"total = {following.format(element)};"], "k")
             lines += [f"{target} = total;"]
         self.body += _loop(rows, lines, "row")
 

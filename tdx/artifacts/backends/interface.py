@@ -39,18 +39,12 @@ class Backend(ABC):
     - ``pt2``: ``NAME.pt2`` as well.
     """
 
-    name: ClassVar[str]
-    """Name in ``--to``."""
-
+    name: ClassVar[str]  # in ``--to``
+    # Modules that an export needs; the extra ``name`` of tdx installs them.
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that have to be importable for an export; the extra ``name`` of tdx installs them."""
-
+    # Largest difference by operator (``add``), relative to the largest magnitude in a tensor.
     bounds: ClassVar[Mapping[str, float]] = {}
-    """Largest difference by operator, such as ``add``, relative to the largest magnitude in a
-    tensor; 0: the bits are those of torch."""
-
-    others: ClassVar[float | None] = 0.0
-    """Bound of all other operators; ``None``: they cannot be lowered."""
+    others: ClassVar[float | None] = 0.0  # of other operators; ``None``: they cannot be lowered
 
     @abstractmethod
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
@@ -65,11 +59,7 @@ class Backend(ABC):
         return self.bounds.get(short_name(operator), self.others)
 
     def check(self, chain: ChainFunctions) -> dict[str, float]:
-        """Return the bound of each operator of a chain.
-
-        Raises:
-            ChainError: An operator cannot be lowered; the error names it and its stage.
-        """
+        """Return the bound of each operator of a chain, or refuse one that has none."""
         bounds: dict[str, float] = {}
         for function in chain.functions:
             for node in function.calls:

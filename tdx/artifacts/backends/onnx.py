@@ -96,7 +96,6 @@ def _dtype(node: Node) -> torch.dtype:
 def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
     import onnx
 
-    taken = {entry.name for entry in function.inputs}
     try:
         with silenced("torch.onnx"):  # it prints its progress
             program = torch.onnx.export(
@@ -105,10 +104,7 @@ def _export(chain: ChainFunctions, function: ExportedFunction) -> bytes:
                 opset_version=OPSET,
                 input_names=[entry.name for entry in function.inputs],
                 # A name of ONNX has one value, and a state is an input as well.
-                output_names=[
-                    f"{entry.name}_out" if entry.is_state or entry.name in taken else entry.name
-                    for entry in function.outputs
-                ],
+                output_names=[e.name + "_out" * e.is_state for e in function.outputs],
                 optimize=False,
                 verbose=False,
             )

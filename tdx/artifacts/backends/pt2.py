@@ -10,7 +10,7 @@ import torch
 from tdx.artifacts.backends.interface import Backend
 
 if TYPE_CHECKING:
-    from tdx.artifacts.functions import ChainFunctions, ExportedFunction
+    from tdx.artifacts.functions import ChainFunctions
 
 
 class Pt2Backend(Backend):
@@ -20,13 +20,10 @@ class Pt2Backend(Backend):
 
     def files(self, chain: ChainFunctions) -> dict[str, bytes]:
         """See :class:`Backend`."""
-        return {f"{function.name}.pt2": _saved(function) for function in chain.functions}
-
-
-def _saved(function: ExportedFunction) -> bytes:
-    buffer = io.BytesIO()
-    torch.export.save(function.program, buffer)
-    return buffer.getvalue()
+        files = {f"{function.name}.pt2": io.BytesIO() for function in chain.functions}
+        for function, buffer in zip(chain.functions, files.values(), strict=True):
+            torch.export.save(function.program, buffer)
+        return {name: buffer.getvalue() for name, buffer in files.items()}
 
 
 backend = Pt2Backend()
