@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tdx.pipeline.values import StageConfig
 from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import LAST_KEY, WordSuggester
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tests.programs import exhaustive
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
@@ -457,3 +459,20 @@ def test_a_stage_shows_one_time_and_a_checkpoint_its_folder() -> None:
     for costs, time in (({}, "29.5 µs"), ({0: "2.88 µs"}, "")):
         rows = build_chain_rows(draft, ChainStatus(), ErrorStore(), {0: reading}, costs)
         assert [row.detail for row in rows if row.kind == "reading"] == [time]
+
+
+async def test_a_description_that_arrives_while_the_list_closes_is_dropped() -> None:
+    async def describe(name: str) -> str:
+        # What a close does first.
+        await screen.query_one("#choose-description").remove()
+        described.set()
+        return f"about {name}"
+
+    described = asyncio.Event()
+    screen = ChoiceScreen("Envs", [Choice("one", "one")], describe=describe)
+    async with driven(env=None) as app:
+        await app.app.push_screen(screen)
+        await asyncio.wait_for(described.wait(), 30)
+        await app.settle()
+        assert app.app.screen is screen
+        await app.press("escape")

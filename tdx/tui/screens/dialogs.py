@@ -199,7 +199,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         if self._describe is None or name is None or name == self._described:
             return
         self._described = name
-        self.query_one("#choose-description", Static).update("")
+        self._write_description("")
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(
@@ -210,7 +210,12 @@ class ChoiceScreen(ModalScreen[str | None]):
         assert self._describe is not None
         text = await self._describe(name)
         if name == self._described:
-            self.query_one("#choose-description", Static).update(text)
+            self._write_description(text)
+
+    def _write_description(self, text: str) -> None:
+        # A description may arrive while the screen closes, whose widgets go before it.
+        for box in self.query("#choose-description").results(Static):
+            box.update(text)
 
     @on(OptionList.OptionSelected, "#choose-list")
     def _accept_option(self, event: OptionList.OptionSelected) -> None:
