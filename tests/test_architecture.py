@@ -18,8 +18,6 @@ from tests.programs import exhaustive
 IMPORTS_BY_STRING = {
     # Lazy public names of a package
     "tdx/envs/__init__.py",
-    # Forms of an artifact, which `tdx.artifacts.FORMS` lists
-    "tdx/artifacts/backends/__init__.py",
     # Optional libraries
     "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 
 from tdx.artifacts import FORMS
@@ -20,7 +19,10 @@ def load_backend(name: str) -> Backend:
     if name not in FORMS:
         hint = did_you_mean(name, FORMS, otherwise=f"one of {', '.join(FORMS)}")
         raise UnknownNameError(f"unknown form {name!r} of an artifact", hint=hint)
-    backend: Backend = import_module(f"{__name__}.{name}").backend
+    from tdx.artifacts.backends import cpp, numpy, onnx, pt2
+
+    backends = {"pt2": pt2, "onnx": onnx, "cpp": cpp, "numpy": numpy}
+    backend: Backend = backends[name].backend
     for package in backend.packages:
         if find_spec(package) is None:
             raise MissingPackageError(
