@@ -291,9 +291,9 @@ class _Chain:
             raise _refused(slot.stage, stage, "a step keeps other entries than a reset")
         initial = {slot: torch.zeros_like(value) for slot, value in memory.items()}
         for slot, (value, version, first) in buffers.items():
-            held = self.stages[slot.stage]._buffers
-            if held[slot.attribute] is not value or version_of(value) != version:
-                del held[slot.attribute]  # from here on, a call gets it as an input
+            stage = self.stages[slot.stage]
+            if getattr(stage, slot.attribute) is not value or version_of(value) != version:
+                delattr(stage, slot.attribute)  # from here on, a call gets it as an input
                 initial[slot] = first
         names = _names(sorted({**root, **results}, key=split_key), taken=self.keys)
         for part, entries in (("reset", root), ("step", results)):
