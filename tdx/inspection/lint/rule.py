@@ -184,11 +184,6 @@ class Rule:
         """Readable name, derived from the name of the function."""
         return getattr(self.find, "__name__", self.code).replace("_", "-")
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """Rationale, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
-
     def example(self, which: Literal["wrong", "right"]) -> Pipeline:
         """Return the pipeline of an example."""
         from tdx.pipeline import from_flags
