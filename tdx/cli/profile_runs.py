@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 from tdx.cli.output import STDOUT, check_target, write_file
 from tdx.cli.pipelines import PipelineOptions
 from tdx.cli.runtime import report_interrupt
-from tdx.foundation.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError, ExitCode
 
 if TYPE_CHECKING:
+    from tdx.cli.options import OutputOptions
     from tdx.cli.views.profile import Extras
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.suggestions import Candidate, Suggestions
+    from tdx.profiling.sweep import SweepResult
     from tdx.stacks import Stack
     from tdx.stacks.device_calls import DeviceCalls
 
@@ -347,3 +349,45 @@ class Reference:
             comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
             comparison = replace(comparison, baseline=self.path)
         return Extras((), comparison)
+
+
+def show_sweep(
+    request: ProfileRequest,
+    settings: list[str],
+    files: ProfileFiles,
+    output: OutputOptions,
+    *,
+    own_processes: bool,
+) -> int:
+    """Measure the pipeline with each combination of some settings, and show the result."""
+    from tdx.cli.html import html_page
+    from tdx.cli.output import write_view
+    from tdx.cli.progress import activity_on
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.profile_sweep import sweep_view
+    from tdx.profiling.sweep import parse_sweep, run_sweep
+
+    axes = parse_sweep(settings, request.config)
+    result: SweepResult | None = None
+    try:
+        with activity_on(sys.stderr) as on_progress, third_party_code():
+            result = run_sweep(
+                request.config,
+                axes,
+                request.modes,
+                replace(request.plan, on_progress=on_progress),
+                allow_code=request.options.allow_code,
+                policy_of=request.load_policy,
+                own_processes=own_processes,
+            )
+    except KeyboardInterrupt:
+        if result is None:
+            raise
+    view = sweep_view(request.plan.subject, result)
+    if "--html" in files.requested:
+        files.write_text("--html", html_page(view.blocks()))
+    if not files.use_stdout:
+        write_view(view, output)
+    problems = [cell.problem for cell in result.cells]
+    raise_error(INTERRUPTED if result.interrupted else problems[0] if all(problems) else None)
+    return ExitCode.OK

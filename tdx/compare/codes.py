@@ -40,11 +40,6 @@ class DifferenceCode:
     title: str
     why: str
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """Prose, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
-
 
 DIFFERENCE_CODES = (
     DifferenceCode(

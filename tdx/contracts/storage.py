@@ -38,6 +38,7 @@ from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import (
     CONTRACT_FILE,
     atomic_folder,
+    check_no_link,
     report_read_errors,
     report_write_errors,
 )
@@ -103,10 +104,7 @@ def check_target(target: Path, *, force: bool) -> None:
     """
     if not os.path.lexists(target):
         return
-    if target.is_symlink():
-        raise ArgumentError(
-            f"{target} is a symbolic link", hint="give the path of the folder itself"
-        )
+    check_no_link(target)
     names = {part.name for part in target.iterdir()} if target.is_dir() else {""}
     if names - {DOCUMENT, NUMBERS, CALLS}:
         raise ArgumentError(

@@ -128,6 +128,15 @@ def check_replaceable(path: str | Path, *, force: bool) -> None:
         raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
 
 
+def check_no_link(folder: Path) -> None:
+    """Refuse a symbolic link as the target folder."""
+    if folder.is_symlink():
+        raise ArgumentError(
+            f"{folder} is a symbolic link to {os.readlink(folder)}",
+            hint="name the folder itself; tdx neither replaces nor follows links",
+        )
+
+
 @contextmanager
 def atomic_write(
     path: str | Path, *, sync: bool = True, mode: int | None = None

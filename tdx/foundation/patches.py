@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Self
 
 from tdx.foundation.errors import ArgumentError
@@ -48,12 +48,7 @@ class Patches:
             self.put(owner, name, value)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.undo()
 
     def undo(self) -> None:

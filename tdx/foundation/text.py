@@ -81,3 +81,8 @@ def escape_json(document: str) -> str:
 def count_text(number: int, noun: str) -> str:
     """Return a number with its noun: ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def unwrap_paragraphs(prose: str) -> tuple[str, ...]:
+    """Return the paragraphs of an indented, wrapped text, each on one line."""
+    return tuple(" ".join(part.split()) for part in prose.strip().split("\n\n"))

@@ -161,8 +161,8 @@ def analyze_chain(env: EnvBase) -> ChainFlow:
         available = {**before[1], **before[0]}
         forward = _key_flow(
             _pair_keys(transform.in_keys, transform.out_keys, before[0]),
-            _expand_groups(transform.in_keys, available),
-            _expand_groups(transform.written_keys, after[0]),
+            expand_groups(transform.in_keys, available),
+            expand_groups(transform.written_keys, after[0]),
             before[0],
             after[0],
             available,
@@ -202,8 +202,8 @@ def _inverse_flow(transform: Transform, inner: LeafSpecs, outer: LeafSpecs) -> K
     if not transform.invertible:
         return KeyFlow()
     pairs = _pair_keys(transform.out_keys_inv, transform.in_keys_inv, outer)
-    reads = _expand_groups(transform.out_keys_inv, outer)
-    declared = _expand_groups(transform.in_keys_inv, inner)
+    reads = expand_groups(transform.out_keys_inv, outer)
+    declared = expand_groups(transform.in_keys_inv, inner)
     # State that a stage adds or hides is carried between steps, not mapped by the inverse.
     named = {*reads, *declared}
     first = {key: leaf for key, leaf in outer.items() if leaf.part == "action" or key in named}
@@ -258,13 +258,13 @@ def _pair_keys(
     sources_by_target: dict[NestedKey, NestedKey] = {}
     for source, target in zip(sources, targets, strict=True):
         length = len(split_key(source))
-        for leaf in _expand_groups([source], leaves):
+        for leaf in expand_groups([source], leaves):
             rest = split_key(leaf)[length:]
             sources_by_target[(*split_key(target), *rest) if rest else target] = leaf
     return sources_by_target
 
 
-def _expand_groups(keys: Iterable[NestedKey], leaves: LeafSpecs) -> list[NestedKey]:
+def expand_groups(keys: Iterable[NestedKey], leaves: Iterable[NestedKey]) -> list[NestedKey]:
     """Replace groups by their leaves; ignore unknown keys."""
     expanded: list[NestedKey] = []
     for key in keys:

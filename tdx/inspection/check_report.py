@@ -18,7 +18,7 @@ from tdx.foundation.errors import (
     Where,
 )
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
-from tdx.foundation.text import count_text
+from tdx.foundation.text import count_text, unwrap_paragraphs
 from tdx.inspection.lint.linter import (
     LintFinding,
     build_lint_context,
@@ -121,7 +121,7 @@ class Finding(Result):
             where = at_source(where, violation.location)
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
-            *(rule.severity, rule.title, rule.paragraphs[0], violation.fix),
+            *(rule.severity, rule.title, unwrap_paragraphs(rule.why)[0], violation.fix),
         )
 
 

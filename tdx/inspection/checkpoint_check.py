@@ -12,6 +12,7 @@ import numpy as np
 
 from tdx.compare.orders import find_order
 from tdx.foundation.errors import Where
+from tdx.foundation.text import unwrap_paragraphs
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
 from tdx.inspection.lint.rule import is_selected
@@ -172,7 +173,7 @@ def select_findings(
         findings.append(
             Finding(
                 *("lints", rule.code, violation.message, violation.hint, where, None),
-                *(rule.severity, rule.title, rule.paragraphs[0]),
+                *(rule.severity, rule.title, unwrap_paragraphs(rule.why)[0]),
             )
         )
     return findings

@@ -17,11 +17,6 @@ class CheckpointRule:
     severity: Severity
     why: str
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """Why it matters, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
-
 
 CHECKPOINT_RULES: tuple[CheckpointRule, ...] = (
     CheckpointRule(

@@ -14,7 +14,6 @@ from tdx.compare.arguments import MISSING, changed_arguments
 from tdx.foundation.array_files import Array
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.text import count_text
-from tdx.inspection.checkpoint_report import inspect_checkpoint
 from tdx.inspection.diff import (
     DiffReport,
     SettingChange,
@@ -23,7 +22,7 @@ from tdx.inspection.diff import (
     ValueChange,
     describe_values,
 )
-from tdx.inspection.spec_report import compare_leaves
+from tdx.inspection.spec_report import compare_leaves, inspect_checkpoint
 from tdx.specs.leaf import LeafSpec
 from tdx.stacks.checkpoints import Checkpoint, SampleEntries, Step
 from tdx.stacks.checkpoints.dataset import Progress

@@ -23,7 +23,7 @@ from tdx.compare.report import Difference
 from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.spec_report import KeyChange, compare_leaves
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
-from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.arguments import name_arguments, stage_identity
 from tdx.pipeline.values import Value
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.stack import StageInfo, format_argument
@@ -294,7 +294,7 @@ def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[Sta
 
     A stage that is in both chains at different positions has moved.
     """
-    one, other = (list(map(_identity_text, side)) for side in (a, b))
+    one, other = (list(map(stage_identity, side)) for side in (a, b))
     on_both = {*one} & {*other}
 
     def pair_by_name(a_range: range, b_range: range) -> Iterator[tuple[int, int]]:
@@ -335,12 +335,6 @@ def _compare_arguments(one: StageConfig, other: StageConfig) -> Iterator[Setting
 
 def _argument_text(value: object) -> str:
     return argument_text(value) if is_fingerprint(value) else format_value(cast("Value", value))
-
-
-def _identity_text(stage: StageConfig) -> str:
-    """Return a text that is equal for stages with equal arguments, however they are passed."""
-    full = name_arguments(stage)
-    return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))
 
 
 _VALUE_STATUS: dict[ChangeKind, ValueStatus] = {

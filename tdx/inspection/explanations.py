@@ -1,8 +1,7 @@
-"""Explain error codes and lint rules, and render the page of the documentation about them."""
+"""Explain error codes and lint rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -11,75 +10,13 @@ from tdx.compare.codes import DIFFERENCE_CODES
 from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.text import unwrap_paragraphs
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES
 from tdx.inspection.descriptor_codes import DESCRIPTOR_RULES
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Severity
 
 Kind = Literal["rule", "checkpoint", "contract", "error"]
-_INTRODUCTION = """\
-# Checks
-
-```sh
-tdx check pipeline.yaml --fix
-```
-
-`tdx check` validates the arguments and specs of a pipeline, compares the results of a few steps
-with the specs, and applies the rules on this page. The steps have random actions; without `--seed`,
-the seed is 0, so a second check finds the same. An **error** cannot work, a **warning** is a likely
-mistake, and a **suggestion** is an improvement. The exit code is 1 if there are errors or warnings;
-with `--strict`, suggestions count too. If the only error is a device that is missing on this
-machine, the exit code is 3, and everything else is checked on the CPU.
-
-```sh
-tdx check pipelines/ train.py:make_env policies/act --allow-code --exclude 'old_*'
-```
-
-Several targets are checked in one process: pipeline files, functions, dumps, policy checkpoints,
-robot datasets, deployment descriptors and contracts. Other folders are searched for pipeline files
-and checkpoints, hidden folders and links excepted. A target that cannot be read or run is a finding
-and does not stop the others. A last line counts targets and findings, the exit code is the highest
-one, and JSON is one document of the kind `checks` with a list of the reports.
-
-| option | effect |
-| --- | --- |
-| `--exclude PATTERN` | leave out targets whose path, or a part of it, matches |
-| `--statistics` | count the findings of each rule instead of listing them |
-| `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
-| `--strict` | treat suggestions like warnings |
-| `--accelerator` | run it on a [simulated GPU](profiling.md#without-an-accelerator) too |
-| `--eval` | the env is used for evaluation: report what belongs to training only |
-| `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
-| `--fix` | apply the safe fixes; comments are kept, a file modified meanwhile is not written |
-| `--fix --unsafe-fixes` | apply also the fixes that change the values that the chain returns |
-| `--verbose`, `-v` | show the outcome of each check, and why each violated rule matters |
-| `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
-
-`tdx explain CODE` prints one entry of this page. A finding has a fix only if there is exactly one;
-`[*]` marks a safe fix, `[?]` an unsafe one. Fixes of suggestions are applied only with `--strict`.
-
-To keep a stage as it is, write a comment at it; errors cannot be suppressed. A file can also select
-rules for all of its stages, and `check_select` and `check_ignore` in the
-[configuration](cli.md#tdx-config) select rules for all files:
-
-```yaml
-transforms:
-  - RewardSum   # tdx: ignore[TDX422]
-check: {ignore: [TDX49]}
-```
-"""
-_ADDING = """\
-## Adding a rule
-
-A rule is a function of a `LintContext`, which has what a chain of tdx declares, or of a
-`StackContext` (`stack_rule`), which has what the stages of any library did in steps. It is declared
-with a code, a title, a severity, a rationale and two examples. Add it to the module of its code
-family in `tdx/inspection/lint/rules/`; nothing else has to be registered. The tests run both
-examples: the wrong one violates the rule, the right one does not. See
-[Contributing](contributing.md#adding-a-lint-rule).
-
-Regenerate this page with `TDX_UPDATE_GOLDEN=1 python -m pytest tests/inspection/lint`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +26,6 @@ class ErrorProse:
     why: str
     wrong: str | None = None
     right: str | None = None
-
-    @property
-    def paragraphs(self) -> list[str]:
-        """Prose, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +83,7 @@ def all_explanations() -> tuple[CodeExplanation, ...]:
                     (summary[:1].lower() + summary[1:]).rstrip("."),
                     "error",
                     int(member.exit_code),
-                    tuple(prose.paragraphs),
+                    unwrap_paragraphs(prose.why),
                     _one_line(prose.wrong),
                     _one_line(prose.right),
                 )
@@ -166,14 +98,14 @@ def all_explanations() -> tuple[CodeExplanation, ...]:
                 rule.title,
                 rule.severity,
                 0 if rule.severity == "suggestion" else 1,
-                tuple(rule.paragraphs),
+                unwrap_paragraphs(rule.why),
                 _one_line(f"tdx check {rule.wrong} {allowed}"),
                 _one_line(f"tdx check {rule.right} {allowed}"),
                 None if rule.python is None else rule.python.strip("\n"),
             )
         )
     for difference in DIFFERENCE_CODES:
-        name, title, why = difference.name, difference.title, tuple(difference.paragraphs)
+        name, title, why = difference.name, difference.title, unwrap_paragraphs(difference.why)
         codes.append(CodeExplanation(difference.code, "contract", name, title, "error", 1, why))
     codes += [
         CodeExplanation(
@@ -183,7 +115,7 @@ def all_explanations() -> tuple[CodeExplanation, ...]:
             check.title,
             check.severity,
             0 if check.severity == "suggestion" else 1,
-            tuple(check.paragraphs),
+            unwrap_paragraphs(check.why),
         )
         for check in (*CHECKPOINT_RULES, *DATASET_RULES, *DESCRIPTOR_RULES)
     ]
@@ -209,50 +141,6 @@ def explain_code(code: str) -> CodeExplanation:
 
 def _one_line(command: str | None) -> str | None:
     return None if command is None else " ".join(command.split())
-
-
-def render_checks_page() -> str:
-    """Render ``docs/checks.md``."""
-    chapters = {
-        "rule": "## Rules\n",
-        "checkpoint": "## Checkpoints and datasets\n\nRules about [policy checkpoints]"
-        "(checkpoints.md) and their data.\n",
-        "contract": "## Contracts\n\nDifferences that `tdx contract check` and `tdx contract diff` "
-        "report: see [contracts](contracts.md).\n",
-        "error": "## Errors\n\nErrors that end a command.\n",
-    }
-    parts = [_INTRODUCTION]
-    for kind, introduction in chapters.items():
-        entries = [entry for entry in all_explanations() if entry.kind == kind]
-        parts += [introduction, _table(entries)]
-        parts += [part for entry in entries for part in _entry(entry)]
-    return "\n".join([*parts, _ADDING])
-
-
-def _table(entries: Sequence[CodeExplanation]) -> str:
-    head = ["| code | severity | what is wrong |", "| --- | --- | --- |"]
-    rows: list[str] = []
-    for entry in entries:
-        kept = "".join(sign for sign in _heading(entry).lower() if sign.isalnum() or sign in " -")
-        anchor = kept.replace(" ", "-")
-        rows.append(f"| [{entry.code}](#{anchor}) | {entry.severity} | {entry.title} |")
-    return "\n".join([*head, *rows]) + "\n"
-
-
-def _heading(entry: CodeExplanation) -> str:
-    return f"{entry.code} {entry.name if entry.kind == 'error' else entry.title}"
-
-
-def _entry(entry: CodeExplanation) -> Iterator[str]:
-    yield f"### {_heading(entry)}\n"
-    if entry.kind == "error":
-        yield f"Exit code {entry.exit_code}: {entry.title}.\n"
-    yield from (f"{paragraph}\n" for paragraph in entry.paragraphs)
-    if entry.python is not None:
-        yield f"```python\n# my_code.py\n{entry.python}\n```\n"
-    for title, command in (("Wrong:", entry.wrong), ("Right:", entry.right)):
-        if command is not None:
-            yield f"{title}\n\n```sh\n{command}\n```\n"
 
 
 ERROR_PROSE: dict[str, ErrorProse] = {

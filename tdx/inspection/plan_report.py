@@ -12,8 +12,9 @@ from tdx.core.plan.build import program_of
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.core.planned.workers import why_stepwise_with
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
-from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.serialization import Entries, Entry, Result, keys_entry
+from tdx.inspection.chain import expand_groups
 from tdx.inspection.lineage import FlowNode, NodeKind
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def inspect_plan(
     if policy is not None:
         plan = _plan_with_policy(env, policy)
     else:
-        reads = None if policy_reads is None else _expand_groups(policy_reads, policy_keys(env))
+        reads = None if policy_reads is None else _received(policy_reads, policy_keys(env))
         plan = plan_of(env, reads)
     actions = tuple(map(normalize_key, env.action_keys))
     return PlanReport(name or plan.env, actions, plan)
@@ -190,17 +191,13 @@ def policy_keys(env: EnvBase) -> list[NestedKey]:
     return [normalize_key(key) for key in (*env.observation_keys, *env.done_keys)]
 
 
-def _expand_groups(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
-    """Expand groups to the keys in them."""
-    expanded: dict[NestedKey, None] = {}
+def _received(requested: Sequence[NestedKey], known: Sequence[NestedKey]) -> list[NestedKey]:
+    """Replace groups by the keys in them; each must be known."""
     for key in requested:
-        parts = split_key(key)
-        leaves = [leaf for leaf in known if split_key(leaf)[: len(parts)] == parts]
-        if not leaves:
+        if not expand_groups([key], known):
             names = [format_key(leaf) for leaf in known]
             hint = did_you_mean(format_key(key), names, f"it receives {', '.join(names)}")
             raise KeyNotFoundError(
                 f"the policy does not receive the key {format_key(key)!r}", hint=hint
             )
-        expanded.update(dict.fromkeys(leaves))
-    return list(expanded)
+    return expand_groups(requested, known)

@@ -15,6 +15,7 @@ from tdx.specs.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.envs import EnvBase
+    from tdx.stacks.checkpoints import Checkpoint
     from tdx.stacks.stack import Stack
 
 Change = Literal["same", "added", "gone", "changed"]
@@ -190,6 +191,29 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
     leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
     facts = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
     return compare_snapshots(name or stack.name, facts, [stage.name for stage in whole[1:]], leaves)
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecReport:
+    """Compare the specs of a checkpoint before and after its processors, without running them.
+
+    It gives the same report as :func:`~tdx.inspection.spec_report.compare_specs` of its stack,
+    without loading torch.
+    """
+    from tdx.stacks.checkpoints.specs import trace_specs
+
+    snapshots = [
+        [*observations.values(), *actions.values()]
+        for observations, actions in trace_specs(checkpoint)
+    ]
+    devices = [
+        str(step.config.get("device", "cpu"))
+        for processor in checkpoint.processors
+        for step in processor.steps
+        if step.name == "device_processor"
+    ]
+    facts = EnvFacts((), "cpu"), EnvFacts((), devices[-1] if devices else "cpu")
+    names = [step.short_name for _, step in checkpoint.stages]
+    return compare_snapshots(name or checkpoint.name, facts, names, snapshots)
 
 
 def compare_snapshots(

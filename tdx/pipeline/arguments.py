@@ -124,6 +124,15 @@ def name_arguments(stage: StageConfig) -> StageConfig:
     return replace(stage, args=(), kwargs=kwargs)
 
 
+def stage_identity(stage: StageConfig) -> str:
+    """Return text that is equal for stages that do the same.
+
+    Distinguishes 1 from 1.0, but not positional from named arguments.
+    """
+    full = name_arguments(stage)
+    return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))
+
+
 def find_argument_errors(parameter: Parameter, value: Value) -> list[TdxError]:
     """Return the problems of a value for one argument, regardless of the other arguments."""
     try:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
@@ -101,12 +100,7 @@ class profile:  # noqa: N801 - it is used like a function
         self._began.append(time.perf_counter_ns())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         assert self._contexts is not None
         assert self._before is not None
         use = processor_use(self._before, read_processor())
@@ -222,16 +216,8 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     except Exception as raised:
         error = describe_error(raised)
     result = profiler.result
-    settings = Settings(
-        plan.steps,
-        plan.warmup,
-        plan.repeats,
-        plan.policy_name,
-        result.settings.device,
-        result.settings.num_envs,
-        plan.seed,
-        False,
-    )
+    env = result.settings
+    settings = replace(plan, sync=False).settings(env.device, env.num_envs)
     note = SAMPLES_NOTE if isinstance(stack, SampleStack) else STACK_NOTE
     mode = replace(result.modes[0], notes=(note, *stack.notes), error=error)
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))

@@ -88,6 +88,11 @@ class ProfilePlan:
                     hint=f"pass {least} or more",
                 )
 
+    def settings(self, device: str, num_envs: int) -> Settings:
+        """Return what a profile tells about its measurement of an env."""
+        measured = (self.steps, self.warmup, self.repeats, self.policy_name)
+        return Settings(*measured, device, num_envs, self.seed, self.sync)
+
     def report_progress(self, doing: str, done: int, of: int) -> None:
         """Call ``on_progress``."""
         if self.on_progress is not None:
@@ -142,16 +147,7 @@ def profile_env(
     return Profile(
         subject=plan.subject or getattr(base, "_name", None) or type(base).__name__,
         stages=tuple(type(stage).__name__ for stage in stages),
-        settings=Settings(
-            plan.steps,
-            plan.warmup,
-            plan.repeats,
-            plan.policy_name,
-            str(env.device),
-            env.batch_size.numel(),
-            plan.seed,
-            plan.sync,
-        ),
+        settings=plan.settings(str(env.device), env.batch_size.numel()),
         machine=detect_machine(),
         modes=tuple(found),
     )

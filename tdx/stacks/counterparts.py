@@ -1115,14 +1115,3 @@ TABLE: dict[str, dict[str, Row]] = {
     },
 }
 """Rows by the module that exports the class, and its name."""
-
-
-def format_table(library: str) -> str:
-    """Return the rows of a library as a Markdown table; rows with the same cells are one."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for module, rows in TABLE.items():
-        if module.partition(".")[0] == library:
-            for name, row in rows.items():
-                lines.setdefault((row.becomes, row.values), []).append(f"`{name}`")
-    cells = [f"| {', '.join(names)} | {' | '.join(cell)} |" for cell, names in lines.items()]
-    return "\n".join(["| class | tdx | values |", "| --- | --- | --- |", *cells])

@@ -12,7 +12,7 @@ import pytest
 
 from tdx.foundation.errors import StorageError
 from tdx.inspection.checkpoint_check import DEFAULT_STEPS, check_checkpoint
-from tdx.inspection.checkpoint_report import inspect_checkpoint
+from tdx.inspection.spec_report import inspect_checkpoint
 from tdx.stacks.checkpoints import read_checkpoint
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, Folder
 

@@ -14,8 +14,8 @@ import pytest
 import tdx
 from tdx.foundation.errors import UnknownNameError
 from tdx.foundation.plugins import disabled_plugins
+from tdx.inspection.doctor import check_plugins
 from tdx.inspection.lint.linter import all_rules
-from tdx.inspection.plugin_check import check_plugins
 from tdx.pipeline import Pipeline, build_checked_env, load_catalog
 from tdx.rollouts.formats.registry import export_formats, find_format, plugin_exporters
 from tests.plugins.installed import install, installed

@@ -16,7 +16,7 @@ from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import parse_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart
-from tdx.stacks.counterparts import TABLE, Row, format_table
+from tdx.stacks.counterparts import TABLE, Row
 from tdx.stacks.refusals import Missing
 from tests.programs import exhaustive
 from tests.stacks.comparing import proofs, stages
@@ -174,6 +174,17 @@ def test_entries_of_a_dict_are_selected() -> None:
         'SelectTransform("direction", "image", "episode_reward", "step_count")',
     ]
     assert found.is_equal, proofs(found)
+
+
+def format_table(library: str) -> str:
+    """Return the rows of a library as a Markdown table; rows with the same cells are one."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for module, rows in TABLE.items():
+        if module.partition(".")[0] == library:
+            for name, row in rows.items():
+                lines.setdefault((row.becomes, row.values), []).append(f"`{name}`")
+    cells = [f"| {', '.join(names)} | {' | '.join(cell)} |" for cell, names in lines.items()]
+    return "\n".join(["| class | tdx | values |", "| --- | --- | --- |", *cells])
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def inspect_spec(
         return
     # `open_pipeline` opens checkpoints too, but loads torch, which their specs do not need.
     if (checkpoint := find_checkpoint(pipeline)) is not None:
-        from tdx.inspection.checkpoint_report import inspect_checkpoint
+        from tdx.inspection.spec_report import inspect_checkpoint
         from tdx.stacks.checkpoints.specs import checkpoint_calls
 
         report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)

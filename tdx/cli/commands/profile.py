@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -14,6 +15,7 @@ from tdx.cli.options import (
     Format,
     Functions,
     OutputOptions,
+    choice_option,
     integer_option,
     split_list,
 )
@@ -27,11 +29,11 @@ from tdx.cli.profile_runs import (
     measure,
     profile_error,
     raise_error,
+    show_sweep,
     silence_kineto,
     subject_of,
     try_advice,
 )
-from tdx.cli.sweep_runs import On, Sweeps, show_sweep
 from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -136,6 +138,31 @@ Marginals = Annotated[
 ]
 Advices = Annotated[
     bool, typer.Option("--advice", help="Try changes that may reduce the cost, and measure them.")
+]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep",
+        metavar="SETTINGS",
+        help="Measure each combination: 'num_envs=1,8,64 device=cpu,cuda'; also dtype, batching, "
+        "mode, steps, threads, and arguments of stages such as Resize.w.",
+    ),
+]
+
+
+class SweepPlace(StrEnum):
+    """Where the settings of a sweep are measured."""
+
+    LOCAL = "local"
+
+
+On = Annotated[
+    SweepPlace | None,
+    choice_option(
+        *("--on", SweepPlace),
+        "Measure each setting of --sweep in its own process, so that one that the system kills "
+        "fails alone.",
+    ),
 ]
 Sync = Annotated[
     bool,
@@ -380,7 +407,7 @@ def profile(
         raise ArgumentError("--on needs --sweep", hint="add --sweep num_envs=1,8")
     if sweep:
         _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
-        return show_sweep(request, sweep, on, files, output)
+        return show_sweep(request, sweep, files, output, own_processes=on is not None)
     if calibrate:
         _refuse("--calibrate", files, others)
         return _show_calibration(request, output)

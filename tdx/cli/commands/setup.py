@@ -378,8 +378,7 @@ def doctor(output: OutputOptions) -> int:
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.setup import doctor_view
-    from tdx.inspection.doctor import check_terminal, diagnose
-    from tdx.inspection.plugin_check import check_plugins
+    from tdx.inspection.doctor import check_plugins, check_terminal, diagnose
     from tdx.rollouts.formats.registry import plugin_exporters
 
     # third_party_code() replaces stdout.

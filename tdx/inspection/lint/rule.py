@@ -184,11 +184,6 @@ class Rule:
         """Readable name, derived from the name of the function."""
         return getattr(self.find, "__name__", self.code).replace("_", "-")
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """Rationale, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
-
     def example(self, which: Literal["wrong", "right"]) -> Pipeline:
         """Return the pipeline of an example."""
         from tdx.pipeline import from_flags
@@ -233,16 +228,9 @@ def stack_rule(
 ) -> Callable[[StackRuleFunction], Rule]:
     """Declare a function as a rule for the steps of a stack of any library.
 
-    Args:
-        code: Stable code.
-        title: What is wrong, in a few words.
-        severity: Severity of its findings.
-        why: Rationale, as paragraphs of prose.
-        python: Module with the factories ``wrong`` and ``right``.
-        options: Further options of both examples.
-        same_as: Rules for pipelines that report the same fault.
-        facts: Facts that it reads with :meth:`StackContext.fact`, apart from those that the context
-            has itself.
+    ``python`` is a module with the factories ``wrong`` and ``right``, ``options`` are further
+    options of both examples, and ``facts`` those that it reads with :meth:`StackContext.fact`,
+    apart from those that the context has itself.
     """
 
     def declare(find: StackRuleFunction) -> Rule:
@@ -265,14 +253,7 @@ def device_rule(
 ) -> Callable[[DeviceRuleFunction], Rule]:
     """Declare a function as a rule for what a chain does to an accelerator.
 
-    Args:
-        code: Stable code.
-        title: What is wrong, in a few words.
-        severity: Severity of its findings.
-        why: Rationale, as paragraphs of prose.
-        python: Module with the transforms of the examples.
-        wrong: Pipeline that violates the rule, as options of ``tdx check``.
-        right: The corrected pipeline.
+    The examples are options of ``tdx check`` without ``--accelerator``.
     """
 
     def declare(find: DeviceRuleFunction) -> Rule:

@@ -19,6 +19,7 @@ from tdx.foundation.files import (
     write_atomically,
 )
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
+from tdx.pipeline.arguments import stage_identity
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.file.pipeline_text import (
     ChainLines,
@@ -27,7 +28,6 @@ from tdx.pipeline.file.pipeline_text import (
     insert_disabled_stages,
     read_pipeline,
     remove_disabled_stages,
-    stage_identity,
     write_pipeline,
 )
 from tdx.pipeline.file.yaml_codec import too_long_error

@@ -97,15 +97,6 @@ def insert_disabled_stages(text: str, pipeline: Pipeline) -> str:
     return lines.text()
 
 
-def stage_identity(stage: StageConfig) -> str:
-    """Return text that is equal for stages that do the same.
-
-    Distinguishes 1 from 1.0, but not positional from named arguments.
-    """
-    full = name_arguments(stage)
-    return repr((full.name, full.args, sorted(full.kwargs.items(), key=lambda item: item[0])))
-
-
 @dataclass(eq=False)
 class StageLines:
     """Lines of one stage."""

@@ -17,7 +17,7 @@ from tensordict import TensorDictBase
 
 from tdx.foundation.container import TEMPORARY_FILE, Container, make_folders
 from tdx.foundation.errors import ArgumentError, StorageError, explain_os_error
-from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.files import atomic_folder, check_no_link, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.folder import (
@@ -224,11 +224,7 @@ def check_free(folder: Path, force: bool, hint: str = _EXISTING, *, first: str =
         return
     if not force:
         raise ArgumentError(f"{folder} already has a dump", hint=hint)
-    if folder.is_symlink():
-        raise ArgumentError(
-            f"{folder} is a symbolic link to {os.readlink(folder)}",
-            hint="name the folder itself; tdx neither replaces nor follows links",
-        )
+    check_no_link(folder)
     others = sorted(
         path.name
         for path in folder.iterdir()

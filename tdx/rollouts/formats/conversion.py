@@ -21,7 +21,13 @@ from tdx.foundation.errors import (
     UnknownNameError,
     get_first_line,
 )
-from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable
+from tdx.foundation.files import (
+    FULL,
+    atomic_folder,
+    atomic_path,
+    check_no_link,
+    check_replaceable,
+)
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.progress import Progress, ignore_progress
@@ -357,15 +363,6 @@ def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> 
         raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
     if not force:
         raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
-
-
-def check_no_link(folder: Path) -> None:
-    """Refuse a symbolic link as the target folder."""
-    if folder.is_symlink():
-        raise ArgumentError(
-            f"{folder} is a symbolic link to {os.readlink(folder)}",
-            hint="name the folder itself; tdx neither replaces nor follows links",
-        )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tdx.foundation.errors import MissingPackageError, TdxError
+from tdx.foundation.text import unwrap_paragraphs
 from tdx.inspection.check_report import check_pipeline, fix_pipeline
 from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint.linter import (
@@ -182,7 +183,7 @@ def test_rules_are_complete_and_unique() -> None:
     for rule in rules:
         assert rule.code.startswith("TDX7" if rule.subject == "device" else "TDX4")
         assert rule.title
-        assert all(len(paragraph) > 20 for paragraph in rule.paragraphs)
+        assert all(len(paragraph) > 20 for paragraph in unwrap_paragraphs(rule.why))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)

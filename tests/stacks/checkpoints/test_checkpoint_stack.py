@@ -16,8 +16,7 @@ import tdx
 from tdx.foundation.errors import ArgumentError, CodeNotAllowedError, StorageError
 from tdx.inspection.chain import inspect_chain
 from tdx.inspection.checkpoint_diff import compare_checkpoints
-from tdx.inspection.checkpoint_report import inspect_checkpoint
-from tdx.inspection.spec_report import compare_specs
+from tdx.inspection.spec_report import compare_specs, inspect_checkpoint
 from tdx.inspection.values_report import inspect_state, inspect_values
 from tdx.rollouts.samples import read_samples
 from tdx.stacks.checkpoints import Processor, Step, read_checkpoint

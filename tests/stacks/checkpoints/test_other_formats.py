@@ -14,8 +14,7 @@ from torchvision.transforms import v2
 import tdx
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.checkpoint_check import check_checkpoint
-from tdx.inspection.checkpoint_report import inspect_checkpoint
-from tdx.inspection.spec_report import compare_specs
+from tdx.inspection.spec_report import compare_specs, inspect_checkpoint
 from tdx.inspection.values_report import inspect_values
 from tdx.stacks.checkpoints import SampleEntries, Step, is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.groot_images import resize_by_area
