@@ -82,7 +82,6 @@ def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
         yield TraceEvent(
             kind,
             name,
-            # Microseconds since 1970 that are whole stay exact: a float has steps of 256 ns here.
             round(entry["ts"] * 1000),
             round(entry.get("dur", 0) * 1000),
             int(entry["tid"]),

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -31,6 +32,13 @@ _LONGEST_VALUE = 1 << 26
 _OUTSIDE = "outside of ranges"
 
 
+def _parse_fraction(text: str) -> Decimal | float:
+    """Parse a number exactly: floats of µs since 1970 have steps of 0.25 µs."""
+    # The integer of a decimal with an exponent can have any size.
+    is_short = len(text) < 32 and "e" not in text and "E" not in text
+    return Decimal(text) if is_short else float(text)
+
+
 class _JsonStream:
     """Parses JSON values one after the other, of which it holds only one."""
 
@@ -39,7 +47,7 @@ class _JsonStream:
         self._buffer = ""
         self._at = 0
         # Names of kernels and paths may have raw control characters.
-        self._decode = json.JSONDecoder(strict=False).raw_decode
+        self._decode = json.JSONDecoder(strict=False, parse_float=_parse_fraction).raw_decode
 
     def peek(self) -> str:
         """Return the next character that is no white space, without consuming it."""
@@ -274,7 +282,7 @@ def summarize_trace(path: str | Path) -> TraceSummary:
             events.append(event)
     except TdxError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArgumentError(
             f"{path} is no trace of torch: an event has a wrong entry: {error}"
         ) from None
