@@ -81,3 +81,19 @@ def escape_json(document: str) -> str:
 def count_text(number: int, noun: str) -> str:
     """Return a number with its noun: ``2,000 steps``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes.
+
+    Example:
+        >>> [format_bytes(size) for size in (0, 512, 2048, 5_000_000, -3 * 2**30)]
+        ['0 B', '512 B', '2.0 KiB', '4.8 MiB', '-3.0 GiB']
+    """
+    if abs(size) < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if abs(size) < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

@@ -58,6 +58,8 @@ def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: 
     # From 10 to 30, and from 200 to 260, when the host is in the ranges.
     assert (encode.idle_host_us, decode.idle_host_us) == (20, 60)
     assert outside.idle_host_us == 50
+    # The host is in `decode` for 200 µs and waits for 130 of them.
+    assert (encode.bound_by, decode.bound_by, outside.bound_by) == ("kernels", "a wait", "the host")
     assert (trace.traced_us, trace.busy_us) == (310, 170)
     assert trace.unattributed == pytest.approx(10 / 170)
     assert trace.waits == (RangeWait("decode", "cudaMemcpyAsync", "", 1, 130),)

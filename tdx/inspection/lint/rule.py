@@ -261,7 +261,14 @@ def stack_rule(
 
 
 def device_rule(
-    code: str, title: str, severity: Severity, *, why: str, python: str, wrong: str, right: str
+    code: str,
+    title: str,
+    severity: Severity,
+    *,
+    why: str,
+    wrong: str,
+    right: str,
+    python: str | None = None,
 ) -> Callable[[DeviceRuleFunction], Rule]:
     """Declare a function as a rule for what a chain does to an accelerator.
 
@@ -270,16 +277,15 @@ def device_rule(
         title: What is wrong, in a few words.
         severity: Severity of its findings.
         why: Rationale, as paragraphs of prose.
-        python: Module with the transforms of the examples.
         wrong: Pipeline that violates the rule, as options of ``tdx check``.
         right: The corrected pipeline.
+        python: Module with the transforms of the examples.
     """
 
     def declare(find: DeviceRuleFunction) -> Rule:
         examples = (f"{wrong} --accelerator", f"{right} --accelerator")
-        return Rule(
-            code, title, severity, why, *examples, find, python.lstrip("\n"), subject="device"
-        )
+        source = None if python is None else python.lstrip("\n")
+        return Rule(code, title, severity, why, *examples, find, source, subject="device")
 
     return declare
 

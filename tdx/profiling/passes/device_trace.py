@@ -104,6 +104,8 @@ CONSECUTIVE_NS = 30_000
 
 The limit of HolisticTraceAnalysis, which compares 30 with times in µs.
 """
+MIN_SHARE = 0.5
+"""What takes at least this share of the time of a part is what bounds it."""
 
 Intervals = list[tuple[int, int]]
 """Start and end of each interval, in ns."""

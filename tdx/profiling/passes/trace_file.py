@@ -17,6 +17,7 @@ from tdx.foundation.errors import ArgumentError, TdxError, explain_os_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.profiling.passes.device_trace import (
     CONSECUTIVE_NS,
+    MIN_SHARE,
     RANGE_PREFIX,
     PartWork,
     TraceEvent,
@@ -149,12 +150,14 @@ class RangeWork(Result):
         idle_kernel_us: Time between a kernel and the next one, which was already launched.
         idle_other_us: Time in which it is idle for other reasons.
         delay_us: Mean time from the end of a launch to the start of its kernel.
+        bound_by: What takes at least half of its time: ``a wait`` on the host, ``kernels`` on the
+            device; otherwise ``the host``, launches included. Empty if the host was never in it.
     """
 
     json_entries: ClassVar[Entries] = (
         *("label", "calls", "busy_us", "host_us", "kernels", "kernel_us", "copy_us"),
         *("to_device_bytes", "to_host_bytes", "waits", "wait_us", "idle_host_us"),
-        *("idle_kernel_us", "idle_other_us", "delay_us"),
+        *("idle_kernel_us", "idle_other_us", "delay_us", "bound_by"),
     )
 
     label: str
@@ -172,6 +175,7 @@ class RangeWork(Result):
     idle_kernel_us: float
     idle_other_us: float
     delay_us: float
+    bound_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +363,19 @@ def _stream_work(
 
 
 def _range_work(label: str, calls: int, work: PartWork) -> RangeWork:
+    busy_ns = busy_time(work.busy)
+    wait_ns = sum(waited for _, waited in work.waits.values())
+    idle_ns = work.idle_host_ns + work.idle_kernel_ns + work.idle_other_ns
+    if not work.host_ns or not (busy_ns or idle_ns or wait_ns):
+        bound = ""
+    elif wait_ns >= MIN_SHARE * work.host_ns:
+        bound = "a wait"
+    else:
+        bound = "kernels" if busy_ns >= MIN_SHARE * (busy_ns + idle_ns) else "the host"
     return RangeWork(
         label,
         calls,
-        busy_time(work.busy) / 1000,
+        busy_ns / 1000,
         work.host_ns / 1000,
         work.kernels,
         work.kernel_ns / 1000,
@@ -370,9 +383,10 @@ def _range_work(label: str, calls: int, work: PartWork) -> RangeWork:
         work.to_device,
         work.to_host,
         sum(count for count, _ in work.waits.values()),
-        sum(waited for _, waited in work.waits.values()) / 1000,
+        wait_ns / 1000,
         work.idle_host_ns / 1000,
         work.idle_kernel_ns / 1000,
         work.idle_other_ns / 1000,
         work.delay_ns / work.kernels / 1000 if work.kernels else 0.0,
+        bound,
     )
