@@ -87,6 +87,7 @@ _NEXT_STEPS = {
     "tolist()": _LOGGED,
     "print or format of a tensor": _LOGGED,
     "tensor()": _CONSTANT,
+    "tensor() of a list of tensors": "use torch.stack, which reads no number",
     "as_tensor()": _CONSTANT,
     "to()": _CONSTANT,
     "cpu()": "move the data once per rollout, after the chain",
