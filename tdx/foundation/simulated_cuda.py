@@ -336,6 +336,13 @@ class _Functions(TorchFunctionMode):
                         return checked
                     if name == "new_tensor" and kwargs.get("device") is None:
                         kwargs["device"] = DEVICE
+            if name in _FROM_HOST_DATA:
+                data = _host_data(name, args, kwargs)
+                # Each number of a list is read by itself.
+                for _ in filter(
+                    is_on_device, () if isinstance(data, torch.Tensor) else _tensors(data)
+                ):
+                    device.report("wait", f"{name}() of a list of tensors")
             # `_parse_to` only reads the arguments of `nn.Module.to`.
             if kwargs.get("device") is not None and name != "_parse_to":
                 return self._create(func, name, args, kwargs)
@@ -401,7 +408,7 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         kwargs["device"] = _CPU
         if name in _FROM_HOST_DATA:
-            data = args[1] if name == "new_tensor" else args[0] if args else kwargs.get("data")
+            data = _host_data(name, args, kwargs)
             if isinstance(data, torch.Tensor):
                 copy = name in ("tensor", "new_tensor")
                 return device.move(data, target, kwargs.get("dtype"), f"{name}()", copy=copy)
@@ -421,6 +428,12 @@ class _Functions(TorchFunctionMode):
         if _is_simulated(target) and not name.startswith(_WITHOUT_KERNEL):
             device.report("launch", name)
         return result
+
+
+def _host_data(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the data that a function creates a tensor from."""
+    rest = args[1:] if name == "new_tensor" else args
+    return rest[0] if rest else kwargs.get("data", kwargs.get("obj"))
 
 
 def _called(name: str) -> str:

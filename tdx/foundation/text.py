@@ -86,3 +86,19 @@ def count_text(number: int, noun: str) -> str:
 def unwrap_paragraphs(prose: str) -> tuple[str, ...]:
     """Return the paragraphs of an indented, wrapped text, each on one line."""
     return tuple(" ".join(part.split()) for part in prose.strip().split("\n\n"))
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes.
+
+    Example:
+        >>> [format_bytes(size) for size in (0, 512, 2048, 5_000_000, -3 * 2**30)]
+        ['0 B', '512 B', '2.0 KiB', '4.8 MiB', '-3.0 GiB']
+    """
+    if abs(size) < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if abs(size) < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"

@@ -200,7 +200,11 @@ def check_device(device: str) -> None:
             # Other libraries say "gpu", which torch calls by the kind of the accelerator.
             kind, colon, index = device.casefold().partition(":")
             gpu = next((name.partition(":")[0] for name in devices[1:]), "cuda")
-            near = gpu if kind == "gpu" else next(iter(find_similar_names(kind, _DEVICES)), None)
+            known = (*_DEVICES, "simulated")
+            near = gpu if kind == "gpu" else next(iter(find_similar_names(kind, known)), None)
+            if near == "simulated":
+                near = "`tdx profile --device simulated` or `tdx check --accelerator`"
+                colon = index = ""
             hint = hint if near is None else f"did you mean {near}{colon}{index}? {hint}"
         raise DeviceError(f"device {device} is not available", hint=hint)
 

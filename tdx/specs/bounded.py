@@ -333,6 +333,12 @@ class WideIntegerSampler:
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         self.dtype, self.device = low.dtype, low.device
+        self.base, last = (
+            bound.view(torch.int64) if bound.dtype is torch.uint64 else bound.long()
+            for bound in (low, high)
+        )
+        # Modulo 2**64, so that 0 stands for all words.
+        self.span = last - self.base + 1
         self.work: type[np.uint64 | np.int64] = np.uint64 if low.dtype is torch.uint64 else np.int64
         self.bounds = [bound.cpu().numpy().astype(self.work) for bound in (low, high)]
 
@@ -342,6 +348,39 @@ class WideIntegerSampler:
         generator = np.random.default_rng(seed)
         drawn = generator.integers(low, high, tuple(shape), dtype=self.work, endpoint=True)
         return torch.from_numpy(np.asarray(drawn)).to(self.dtype).to(self.device)
+
+    def at(self, unit: Tensor) -> Tensor:
+        words = _words_at(unit)
+        offset = torch.where(self.span == 0, words, _multiply_high(words, self.span))
+        drawn = offset + self.base
+        return drawn.view(torch.uint64) if self.dtype is torch.uint64 else drawn.to(self.dtype)
+
+
+_LOW_WORD = 2**32 - 1
+# 2**64 divided by the golden ratio: multiples of it are spread evenly modulo 2**64.
+_SPREAD = 0x9E3779B97F4A7C15 - 2**64
+
+
+def _words_at(unit: Tensor) -> Tensor:
+    """Return 64 bits, as int64, for uniform numbers from ``[0, 1)`` that are multiples of 2**-53.
+
+    Neither the first nor the last bits follow a pattern.
+    """
+    return (unit * 2**53).long() * _SPREAD
+
+
+def _multiply_high(one: Tensor, other: Tensor) -> Tensor:
+    """Return the first 64 bits of the product of unsigned integers, which int64 holds."""
+    (one_high, one_low), (other_high, other_low) = map(_split_word, (one, other))
+    carry, _ = _split_word(one_low * other_low)
+    middle, rest = _split_word(one_high * other_low + carry)
+    carry, _ = _split_word(one_low * other_high + rest)
+    return one_high * other_high + middle + carry
+
+
+def _split_word(word: Tensor) -> tuple[Tensor, Tensor]:
+    # `>>` repeats the sign.
+    return (word >> 32) & _LOW_WORD, word & _LOW_WORD
 
 
 IntervalSampler = UniformSampler | UnboundedSampler | IntegerSampler | WideIntegerSampler
@@ -434,7 +473,14 @@ class Unbounded(TensorSpec):
     def rand_at(self, unit: Tensor) -> Tensor | None:
         if self._dtype.is_floating_point:
             return _normal_at(unit).to(self._dtype)
-        return unit >= 0.5 if self._dtype is torch.bool else None
+        if self._dtype.is_complex:
+            return None
+        if self._dtype is torch.bool:
+            return unit >= 0.5
+        words = _words_at(unit)
+        if self._dtype is torch.uint64:
+            return words.view(torch.uint64)
+        return (words & torch.iinfo(self._dtype).max).to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
         return True
@@ -610,8 +656,7 @@ class Bounded(TensorSpec):
         return self._make_sampler()(self._full_shape(shape))
 
     def rand_at(self, unit: Tensor) -> Tensor | None:
-        sampler = self._make_sampler()
-        return None if isinstance(sampler, WideIntegerSampler) else sampler.at(unit)
+        return self._make_sampler().at(unit)
 
     def _make_sampler(self) -> IntervalSampler:
         if self._sampler is None:

@@ -653,7 +653,9 @@ class MultiCategorical(Categorical):
 
     def rand_at(self, unit: Tensor) -> Tensor | None:
         if self._mask is not None:
-            return None
+            pairs = zip(self._split_mask(self._mask), unit.unbind(-1), strict=True)
+            columns = [_categories_at(column, m.shape[-1], m) for m, column in pairs]
+            return torch.stack(columns, -1).to(self._dtype)
         counts = self._nvec.to(unit.device, non_blocking=True)
         return torch.minimum((unit * counts).long(), counts - 1).to(self._dtype)
 

@@ -140,7 +140,8 @@ class TensorSpec:
             unit: Numbers from ``[0, 1)``, float64, of the shape of the spec; may be overwritten.
 
         Returns:
-            ``None`` if the spec can only be sampled with a generator.
+            ``None`` if the spec can only be sampled with a generator: complex numbers, values that
+            are no tensors, and a ``Choice``, which draws one of its specs for all elements.
         """
         return None
 
@@ -725,6 +726,11 @@ class SpecStack(TensorSpec):
 
     def rand(self, shape: Shape | None = ()) -> Value:
         return self._join([spec.rand(shape) for spec in self._specs])
+
+    def rand_at(self, unit: Tensor) -> Value | None:
+        parts = zip(self._specs, self._split(unit), strict=True)
+        values = [spec.rand_at(part) for spec, part in parts]
+        return None if any(value is None for value in values) else self._join(values)
 
     def zero(self, shape: Shape | None = ()) -> Value:
         return self._join([spec.zero(shape) for spec in self._specs])

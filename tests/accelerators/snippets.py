@@ -2128,3 +2128,232 @@ def wrapper_with_running_statistics(device: torch.device) -> Any:
             return ((batch - self.mean) / torch.sqrt(self.var + 1e-8)).clamp(-10, 10)
 
     return Normalize().observation(torch.arange(6.0, device=device).view(3, 2))
+
+
+# A sixth set, written before it was tried.
+
+
+@snippet
+def different_values(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device)
+    return torch.unique(x)  # wait
+
+
+@snippet
+def largest_values(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device)
+    return torch.topk(x, 2).values
+
+
+@snippet
+def rows_by_a_list_of_the_host(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device)
+    return x[torch.tensor([0, 2])]  # wait
+
+
+@snippet
+def inverse_of_a_matrix(device: torch.device) -> Any:
+    a = torch.eye(3, device=device) * 2
+    return torch.linalg.inv(a)  # wait
+
+
+@snippet
+def inverse_without_its_check(device: torch.device) -> Any:
+    a = torch.eye(3, device=device) * 2
+    return torch.linalg.inv_ex(a).inverse
+
+
+@snippet
+def count_of_each_category(device: torch.device) -> Any:
+    x = torch.tensor([1, 2, 2], device=device)  # wait
+    return torch.bincount(x)  # wait
+
+
+@snippet
+def loop_over_rows(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device).view(2, 3)
+    total = torch.zeros(3, device=device)
+    for row in x:
+        total = total + row
+    return total
+
+
+@snippet
+def largest_of_unbound_values(device: torch.device) -> Any:
+    x = torch.arange(3.0, device=device)
+    return max(x.unbind())  # wait
+
+
+@snippet
+def equality_of_two_tensors(device: torch.device) -> Any:
+    a = torch.arange(3.0, device=device)
+    return torch.equal(a, a + 0)  # wait
+
+
+@snippet
+def closeness_of_two_tensors(device: torch.device) -> Any:
+    a = torch.arange(3.0, device=device)
+    return torch.allclose(a, a)  # wait
+
+
+@snippet
+def selection_by_a_condition(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return a.masked_select(a > 1)  # wait
+
+
+@snippet
+def places_where_a_condition_holds(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return torch.argwhere(a > 1)  # wait
+
+
+@snippet
+def mean_in_a_formatted_string(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return f"{a.mean():.2f}"  # wait
+
+
+@snippet
+def log_prob_without_validation(device: torch.device) -> Any:
+    logits = torch.zeros(3, 4, device=device)
+    torch.manual_seed(0)
+    return torch.distributions.Categorical(logits=logits, validate_args=False).log_prob(
+        torch.zeros(3, device=device)
+    )
+
+
+@snippet
+def normal_distribution_with_validation(device: torch.device) -> Any:
+    loc = torch.zeros(3, device=device)
+    dist = torch.distributions.Normal(loc, 1.0)  # wait
+    return dist.mean
+
+
+@snippet
+def tensordict_changed_if_any_is_done(device: torch.device) -> Any:
+    td = TensorDict(
+        {
+            "a": torch.zeros(3, 2, device=device),
+            "done": torch.ones(3, 1, dtype=torch.bool, device=device),
+        },
+        [3],
+        device=device,
+    )
+    if td["done"].any():  # wait
+        td["a"] = td["a"] + 1
+    return td["a"]
+
+
+@snippet
+def gather_of_the_largest(device: torch.device) -> Any:
+    a = torch.arange(12.0, device=device).view(3, 4)
+    ids = a.argmax(-1, keepdim=True)
+    return a.gather(-1, ids).squeeze(-1)
+
+
+@snippet
+def scatter_of_a_number(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return a.scatter(0, torch.zeros(1, dtype=torch.long, device=device), 5.0)
+
+
+@snippet
+def half_by_its_shape(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    n = a.numel() // 2
+    return a[:n].std()
+
+
+@snippet
+def last_element_from_the_first(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    a[-1] = a[0] * 2
+    return a
+
+
+@snippet
+def element_at_a_number_read_before(device: torch.device) -> Any:
+    a = torch.arange(4.0, device=device)
+    return a[int(a.argmax())]  # wait
+
+
+@snippet
+def resize_of_frames_from_the_host(device: torch.device) -> Any:
+    x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(device)  # wait
+    return functional.interpolate(x, size=(4, 4), mode="bilinear", antialias=True)
+
+
+@snippet
+def mask_of_lengths(device: torch.device) -> Any:
+    lengths = torch.arange(1, 4, device=device)
+    return torch.arange(5, device=device) < lengths[:, None]
+
+
+@snippet
+def range_up_to_the_longest(device: torch.device) -> Any:
+    lengths = torch.arange(1, 4, device=device)
+    return torch.arange(int(lengths.max()), device=device)  # wait
+
+
+@snippet
+def array_of_a_copy(device: torch.device) -> Any:
+    x = torch.arange(6.0, device=device)
+    return np.asarray(x.cpu())  # wait
+
+
+@snippet
+def unit_vector(device: torch.device) -> Any:
+    q = torch.arange(4.0, device=device)
+    return q / q.norm().clamp_min(1e-6)
+
+
+@snippet
+def exploration_on_the_host(device: torch.device) -> Any:
+    e = torch.full((), 0.1, device=device)
+    return torch.rand(2, generator=torch.Generator().manual_seed(0)) < float(e)  # wait
+
+
+@snippet
+def product_with_a_scalar_of_the_host(device: torch.device) -> Any:
+    m = torch.ones(4, device=device)
+    m *= torch.as_tensor(0.5)
+    return m
+
+
+@snippet
+def returns_that_are_stacked(device: torch.device) -> Any:
+    r = [torch.ones((), device=device) for _ in range(3)]
+    return torch.stack(r).sum()
+
+
+@snippet
+def returns_in_a_new_tensor(device: torch.device) -> Any:
+    r = [torch.ones((), device=device) for _ in range(3)]
+    return torch.tensor(r)  # wait
+
+
+@snippet
+def mean_of_unbound_values(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return sum(x.unbind()) / len(x)
+
+
+@snippet
+def second_part_of_a_split(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x.split([1, 3])[1] + 1
+
+
+@snippet
+def slice_from_a_tensor(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    k = torch.ones(1, dtype=torch.long, device=device)
+    return x[k:]  # wait
+
+
+@snippet
+def assertion_that_values_are_finite(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    assert torch.isfinite(x).all(), "bad"  # wait
+    return x

@@ -29,6 +29,7 @@ from tdx import (
     RewardClipping,
     RewardSum,
     SamplerWithoutReplacement,
+    Stacked,
     StepCounter,
     TensorDictPrimer,
     TensorDictReplayBuffer,
@@ -167,13 +168,20 @@ SPECS: dict[NestedKey, TensorSpec] = {
     "uniform": Bounded(-1.0, 2.0, (2, 3)),
     "half_open": Bounded(0.0, None, (1,)),
     "small_integer": Bounded(-2, 5, (1,), dtype=torch.int8),
+    "wide_integer": Bounded(-(2**62), 2**63 - 1, (1,), dtype=torch.int64),
+    "word": Bounded(0, 2**64 - 1, (1,), dtype=torch.uint64),
+    "any_integer": Unbounded(1, dtype=torch.int64),
+    "any_byte": Unbounded(2, dtype=torch.uint8),
+    "any_unsigned": Unbounded(1, dtype=torch.uint32),
     "category": Categorical(4, ()),
     "masked_category": Categorical(4, (1,), mask=torch.tensor([[True, False, False, True]])),
     "vector": OneHot(3),
     "masked_vector": OneHot(3, mask=torch.tensor([True, False, True])),
     "categories": MultiCategorical([2, 5]),
+    "masked_categories": MultiCategorical([2, 3], mask=torch.tensor([1, 1, 0, 1, 1]).bool()),
     "vectors": MultiOneHot([2, 3]),
     "bits": Binary(3),
+    "stack": Stacked(Bounded(0.0, 1.0, (2,)), Bounded(5.0, 6.0, (2,)), dim=0),
 }
 
 
@@ -207,6 +215,16 @@ def test_random_resets_are_those_of_the_host_and_of_eager_steps(batch: tuple[int
     for key, spec in SPECS.items():
         assert all(spec.is_in(value) for value in starts[key]), key
         assert len(starts[key].unique(dim=0)) > 1
+
+
+def test_a_reset_of_some_rows_takes_no_number_of_torchs_generator() -> None:
+    env = TransformedEnv(PendulumEnv(batch_size=[2]), TensorDictPrimer(SPECS, random=True))
+    root = env.reset()
+    before = torch.get_rng_state()
+    after = env.reset(root.copy().set("_reset", torch.tensor([[True], [False]])))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert_same(after[1], root[1])
+    assert not torch.equal(after["normal"][0], root["normal"][0])
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])

@@ -432,6 +432,13 @@ def test_rules_about_accelerators_are_not_said_to_pass_without_one(tdx: Tdx) -> 
     assert "hint: add --accelerator" in outcome.err
 
 
+def test_a_wait_that_a_transform_is_for_is_a_suggestion(tdx: Tdx) -> None:
+    outcome = tdx("check", "tdx/Pendulum", "-t", "FiniteTensorDictCheck", "--accelerator")
+    assert outcome.code == ExitCode.OK
+    assert "TDX704" in outcome.out
+    assert "check stored rollouts instead" in outcome.out
+
+
 def test_simulated_accelerator_that_was_not_reached_is_mentioned(tdx: Tdx) -> None:
     stage = ("-t", "CatFrames(4, -1, in_keys=['no'])")
     outcome = tdx("check", "Pendulum-v1", *stage, "--accelerator")

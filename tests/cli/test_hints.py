@@ -266,7 +266,16 @@ def test_a_transform_of_another_library_comes_with_its_arguments(tdx: Tdx) -> No
     )
 
 
-@pytest.mark.parametrize(("name", "near"), [("gpu", "cuda"), ("gpu:1", "cuda:1"), ("cdua", "cuda")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("gpu", "cuda"),
+        ("gpu:1", "cuda:1"),
+        ("cdua", "cuda"),
+        ("simulatd", "`tdx profile --device simulated` or `tdx check --accelerator`"),
+        ("simulated", "`tdx profile --device simulated` or `tdx check --accelerator`"),
+    ],
+)
 def test_mistyped_device_suggests_one_that_torch_knows(
     tdx: Tdx, monkeypatch: pytest.MonkeyPatch, name: str, near: str
 ) -> None:

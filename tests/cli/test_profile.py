@@ -303,8 +303,16 @@ def test_recorded_trace_shows_the_work_of_its_ranges(tdx: Tdx, tmp_path: Path, n
     assert (outcome.code, outcome.err) == (0, "")
     # A long name is wrapped.
     assert outcome.out.count("Q") == name.count("Q")
-    assert re.search(r" 1,234 +1\b", outcome.out)
+    assert re.search(r" 1,234 +kernels +1\b", outcome.out)
     assert_fits("\n".join(outcome.out.splitlines()[2:]), 80)
+
+
+def test_recorded_trace_has_the_same_figures_on_a_page(tdx: Tdx, tmp_path: Path) -> None:
+    path = recorded_trace(tmp_path, "decode")
+    page = tdx("profile", "--trace", path, "--html", "-").out
+    assert page.startswith("<!doctype html>")
+    for figure in ("decode", "1,234", "kernels"):
+        assert figure in page
 
 
 def test_recorded_trace_is_not_measured(tdx: Tdx, tmp_path: Path) -> None:

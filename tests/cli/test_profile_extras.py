@@ -286,3 +286,21 @@ def test_simulated_device_runs_fewer_steps_by_default(
     monkeypatch.setattr("tdx.cli.commands.profile.count_calls", count)
     result = tdx("profile", "Pendulum-v1", "--device", "simulated", *given, "--format", "json")
     assert json.loads(result.out)["steps"] == steps
+
+
+def test_simulated_device_has_a_page_and_no_trace(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("profile", "tdx/Pendulum", "-t", "FiniteTensorDictCheck", "--steps", "3")
+    shown = tdx(*short, "--device", "simulated", "--html", "calls.html")
+    assert (shown.code, shown.err) == (0, "wrote calls.html\n")
+    page = Path("calls.html").read_text()
+    assert "finite_tensor_dict_check.py:" in page
+    assert "finite_tensor_dict_check.py:" in shown.out
+    assert tdx(*short, "--device", "simulated", "--html", "-").out == page
+    traced = tdx(*short, "--device", "simulated", "--record-trace", "run.json")
+    assert traced.code == 2
+    assert "hint: add --device cuda on a machine with a GPU" in traced.err
+    # What the hint offers works here, too.
+    assert tdx(*short, "--record-trace", "run.json", "--warmup", "0", "--repeat", "1").code == 0

@@ -58,6 +58,8 @@ def test_ranges_of_users_have_the_work_that_they_launched(tmp_path: Path, name: 
     # From 10 to 30, and from 200 to 260, when the host is in the ranges.
     assert (encode.idle_host_us, decode.idle_host_us) == (20, 60)
     assert outside.idle_host_us == 50
+    # The host is in `decode` for 200 µs and waits for 130 of them.
+    assert (encode.bound_by, decode.bound_by, outside.bound_by) == ("kernels", "a wait", "the host")
     assert (trace.traced_us, trace.busy_us) == (310, 170)
     assert trace.unattributed == pytest.approx(10 / 170)
     assert trace.waits == (RangeWait("decode", "cudaMemcpyAsync", "", 1, 130),)
@@ -80,6 +82,19 @@ def test_idle_time_of_each_stream_has_a_cause(tmp_path: Path) -> None:
     idle = (first.idle_kernel_us, first.idle_other_us, first.idle_host_us)
     assert idle == (10, 100, 200)
     assert (second.stream, second.busy_us, second.idle_host_us) == (20, 30, 0)
+
+
+def test_nanoseconds_since_1970_are_exact(tmp_path: Path) -> None:
+    entries = [
+        event("cuda_runtime", "cudaLaunchKernel", 0, 0, 1, correlation=1),
+        event("kernel", "k", 1, 1, 7, correlation=1),
+        event("cuda_runtime", "cudaLaunchKernel", 2, 0, 1, correlation=2),
+        event("kernel", "k", 5, 1, 7, correlation=2),
+    ]
+    # The second launch starts 1 ns before the first kernel ends; a float has steps of 256 ns here.
+    text = json.dumps(entries).replace(f'"ts": {EPOCH + 2}', f'"ts": {EPOCH + 1}.999')
+    (stream,) = summarize_trace(write(tmp_path / "trace.json", text)).streams
+    assert (stream.idle_host_us, stream.idle_kernel_us) == (0, 3)
 
 
 def test_a_trace_of_the_host_has_its_ranges(tmp_path: Path) -> None:
@@ -115,6 +130,7 @@ def test_a_list_of_events_is_streamed_across_chunks(tmp_path: Path) -> None:
         (b'{"schema_version": 1}', "is no trace of torch"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k"}]', "an event has a wrong entry"),
         (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "tid": "x"}]', "wrong entry"),
+        (b'[{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999999999}]', "wrong entry"),
         (b"[]", "has neither work of a device nor ranges"),
     ],
 )

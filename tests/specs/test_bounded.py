@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -443,3 +444,23 @@ def test_setting_a_space() -> None:
         free.space = Bounded(0.0, 1.0, (2,)).space
     with pytest.raises(SpecError, match="is a ContinuousBox"):
         spec.space = Categorical(3).space  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64], ids=str)
+@pytest.mark.parametrize("width", [2**63 - 6, 3 * 2**61, 2**64 - 1, None])
+def test_wide_integers_at_uniform_numbers_follow_no_pattern(
+    dtype: torch.dtype, width: int | None
+) -> None:
+    most = torch.iinfo(dtype).max
+    low, high = (0, most) if width is None else (most - width, most)
+    spec: TensorSpec = Unbounded(4096, dtype=dtype)
+    if width is not None:
+        spec = Bounded(low, high, (4096,), dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    values = spec.rand_at(torch.rand(4096, dtype=torch.float64, generator=generator))
+    assert values is not None
+    numbers = values.tolist()
+    eighths = Counter((number - low) * 8 // (high - low + 1) for number in numbers)
+    assert sorted(eighths) == list(range(8))
+    last_bits = Counter(number % 8 for number in numbers)
+    assert all(abs(count - 512) < 128 for count in [*eighths.values(), *last_bits.values()])

@@ -48,6 +48,19 @@ def test_samples_of_random_leaves_are_in_the_spec(spec: TensorSpec, shape: tuple
     assert spec.is_in(value)
 
 
+@given(kinds.leaves, st.integers(0, 1000))
+def test_values_at_uniform_numbers_are_in_the_spec(spec: TensorSpec, seed: int) -> None:
+    numbers = torch.rand(
+        spec.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+    for unit in (numbers, torch.zeros_like(numbers), torch.full_like(numbers, 1 - 2**-53)):
+        value = spec.rand_at(unit.clone())
+        if value is not None:
+            assert value.shape == spec.shape
+            assert value.dtype == spec.dtype
+            assert spec.is_in(value)
+
+
 @everything
 def test_project_keeps_values_in_the_spec(spec: TensorSpec) -> None:
     value = spec.rand((2,))

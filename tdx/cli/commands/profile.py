@@ -37,6 +37,7 @@ from tdx.cli.profile_runs import (
 from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
+    from tdx.cli.views import View
     from tdx.profiling.passes.choice import PassName
     from tdx.profiling.result import Mode
     from tdx.profiling.run import ProfilePlan
@@ -370,7 +371,6 @@ def profile(
     rollout_options = (mode, passes, sweep, sync, marginal, advice, record_trace)
     is_data = is_checkpoint(request.config.env.id)
     if request.config.env.device == "simulated":
-        from tdx.cli.output import write_view
         from tdx.cli.views.profile_devices import device_calls_view
 
         unused: dict[str, object] = {
@@ -386,11 +386,17 @@ def profile(
             _refuse("a policy checkpoint", files, of_envs)
         else:
             unused["--samples"] = samples
-        _refuse("--device simulated", files, unused)
+        if record_trace is not None:
+            raise ArgumentError(
+                "--device simulated measures no time, so there is no trace to record",
+                hint="add --device cuda on a machine with a GPU; without --device, the trace is "
+                "that of the host",
+            )
+        _refuse("--device simulated", files, unused, kept="--html")
         if steps is None:
             request = replace(request, plan=replace(request.plan, steps=SIMULATED_STEPS))
         calls = count_calls(replace(request, samples=samples))
-        write_view(device_calls_view(calls), output)
+        _write_with_page(device_calls_view(calls), output, files)
         return ExitCode.OK if calls.error is None else ExitCode.FINDINGS
     if is_data and any((*rollout_options, on)):
         raise ArgumentError(
@@ -423,13 +429,23 @@ def _show_trace(
     path: str, output: OutputOptions, files: ProfileFiles, unused: Mapping[str, object]
 ) -> int:
     """Show what a trace recorded elsewhere says about its ranges."""
-    from tdx.cli.output import write_view
     from tdx.cli.views.profile_trace import trace_view
     from tdx.profiling.passes.trace_file import summarize_trace
 
-    _refuse("--trace without a pipeline", files, unused)
-    write_view(trace_view(summarize_trace(path)), output)
+    _refuse("--trace without a pipeline", files, unused, kept="--html")
+    _write_with_page(trace_view(summarize_trace(path)), output, files)
     return ExitCode.OK
+
+
+def _write_with_page(view: View, output: OutputOptions, files: ProfileFiles) -> None:
+    """Write a view to stdout, or to the file of ``--html`` as well."""
+    from tdx.cli.html import html_page
+    from tdx.cli.output import write_view
+
+    if "--html" in files.requested:
+        files.write_text("--html", html_page(view.blocks()))
+    if not files.use_stdout:
+        write_view(view, output)
 
 
 def _pass_names(values: list[str] | None, *, is_summary: bool) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from tdx.cli.views import Block, Cell, Column, Heading, Table, View, fact, micros
+from tdx.foundation.text import format_bytes
 from tdx.profiling.passes.trace_file import TraceSummary
 
 _MAX_WAITS = 10
@@ -29,7 +30,9 @@ def trace_view(trace: TraceSummary) -> View:
         rows = [
             [
                 Cell(part.label, "name"),
+                Cell(micros(part.host_us or None)),
                 Cell(micros(part.busy_us)),
+                Cell(part.bound_by),
                 Cell(f"{part.kernels:,}" if part.kernels else ""),
                 Cell(micros(part.copy_us or None)),
                 Cell(micros(part.wait_us or None), "bad" if part.wait_us else ""),
@@ -37,14 +40,17 @@ def trace_view(trace: TraceSummary) -> View:
                 Cell(micros(part.idle_kernel_us or None)),
                 Cell(micros(part.idle_other_us or None)),
                 Cell(micros(part.delay_us or None)),
+                Cell(_bytes(part.to_device_bytes)),
+                Cell(_bytes(part.to_host_bytes)),
             ]
             for part in trace.ranges
         ]
         titles = (
-            *("range", "busy", "kernels", "copies", "waits"),
-            *("host late", "next kernel", "other idle", "delay"),
+            *("range", "host", "busy", "bound by", "kernels", "copies", "waits"),
+            *("host late", "next kernel", "other idle", "delay", "bytes in", "bytes out"),
         )
-        shown.append(_table(titles, rows, ("next kernel", "other idle", "delay", "copies")))
+        optional = ("bytes out", "bytes in", "next kernel", "other idle", "delay", "copies")
+        shown.append(_table(titles, rows, optional))
         busy = trace.busy_us / trace.traced_us if trace.traced_us else 0.0
         shown.append(fact("busy", f"{busy:.1%} of {micros(trace.traced_us)} µs"))
         text = f"{trace.unattributed:.1%} of the busy time is in no range"
@@ -84,11 +90,15 @@ def trace_view(trace: TraceSummary) -> View:
     return View("profile_trace", trace.to_dict, blocks, lambda: trace.ranges)
 
 
+def _bytes(count: int) -> str:
+    return format_bytes(count) if count else ""
+
+
 def _table(
     titles: tuple[str, ...], rows: list[list[Cell]], optional: tuple[str, ...] = ()
 ) -> Table:
     """Return a table in which a user's names are wrapped if they are long, and no number is."""
-    texts = ("range", "call", "line")
+    texts = ("range", "bound by", "call", "line")
     columns = [
         Column(
             *(title, title not in texts, title not in texts),

@@ -249,7 +249,14 @@ def stack_rule(
 
 
 def device_rule(
-    code: str, title: str, severity: Severity, *, why: str, python: str, wrong: str, right: str
+    code: str,
+    title: str,
+    severity: Severity,
+    *,
+    why: str,
+    wrong: str,
+    right: str,
+    python: str | None = None,
 ) -> Callable[[DeviceRuleFunction], Rule]:
     """Declare a function as a rule for what a chain does to an accelerator.
 
@@ -258,9 +265,8 @@ def device_rule(
 
     def declare(find: DeviceRuleFunction) -> Rule:
         examples = (f"{wrong} --accelerator", f"{right} --accelerator")
-        return Rule(
-            code, title, severity, why, *examples, find, python.lstrip("\n"), subject="device"
-        )
+        source = None if python is None else python.lstrip("\n")
+        return Rule(code, title, severity, why, *examples, find, source, subject="device")
 
     return declare
 

@@ -27,6 +27,7 @@ from tdx.foundation.nvml import GpuState
 from tdx.profiling.passes.accelerator import TorchAccelerator, record_trace
 from tdx.profiling.passes.device_trace import (
     LINE_PREFIX,
+    MIN_SHARE,
     START_RANGE,
     WAIT_PREFIX,
     PartWork,
@@ -43,8 +44,6 @@ from tdx.profiling.result import Bound, DeviceSummary, DeviceUse, DeviceWait, Mo
 
 WAITING_PART = engine_part("waiting for the device")
 """The host waiting for the device to finish its queue."""
-_MIN_SHARE = 0.5
-"""What takes at least this share of the time of a part is what bounds it."""
 _END = -1
 """Marks the end of the innermost call, in place of a part."""
 _NO_USE = DeviceUse(0.0)
@@ -499,7 +498,7 @@ def find_bound(use: DeviceUse) -> tuple[Bound, str]:
     def of(time_us: float, whole_us: float) -> str:
         return f"{time_us:,.4g} of {whole_us:,.4g} µs"
 
-    if use.wait_us and use.wait_us >= _MIN_SHARE * use.traced_us:
+    if use.wait_us and use.wait_us >= MIN_SHARE * use.traced_us:
         longest = use.waits[0]
         where = f" at {longest.line}" if longest.line else ""
         waits = f"the host waits {of(use.wait_us, use.traced_us)}"
@@ -508,9 +507,9 @@ def find_bound(use: DeviceUse) -> tuple[Bound, str]:
     if use.busy_us > use.main_stream_us * 1.01:
         # The span may be shorter.
         busy = f"the device is busy for {use.busy_us:,.4g} µs, on other streams as well"
-    if use.busy_us and use.busy_us >= _MIN_SHARE * use.time_us:
+    if use.busy_us and use.busy_us >= MIN_SHARE * use.time_us:
         return "kernels", busy
-    if use.launching_us and use.launching_us >= _MIN_SHARE * use.traced_us:
+    if use.launching_us and use.launching_us >= MIN_SHARE * use.traced_us:
         launching = of(use.launching_us, use.traced_us)
         return "launches", f"launching work takes {launching} on the host, {busy}"
     rest = max(use.traced_us - use.launching_us - use.wait_us, 0.0)

@@ -82,7 +82,6 @@ def read_trace(entries: Iterable[Mapping[str, Any]]) -> Iterator[TraceEvent]:
         yield TraceEvent(
             kind,
             name,
-            # Microseconds since 1970 that are whole stay exact: a float has steps of 256 ns here.
             round(entry["ts"] * 1000),
             round(entry.get("dur", 0) * 1000),
             int(entry["tid"]),
@@ -105,6 +104,8 @@ CONSECUTIVE_NS = 30_000
 
 The limit of HolisticTraceAnalysis, which compares 30 with times in µs.
 """
+MIN_SHARE = 0.5
+"""What takes at least this share of the time of a part is what bounds it."""
 
 Intervals = list[tuple[int, int]]
 """Start and end of each interval, in ns."""

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -16,6 +17,7 @@ from tdx.foundation.errors import ArgumentError, TdxError, explain_os_error
 from tdx.foundation.serialization import Entries, Result
 from tdx.profiling.passes.device_trace import (
     CONSECUTIVE_NS,
+    MIN_SHARE,
     RANGE_PREFIX,
     PartWork,
     TraceEvent,
@@ -31,6 +33,13 @@ _LONGEST_VALUE = 1 << 26
 _OUTSIDE = "outside of ranges"
 
 
+def _parse_fraction(text: str) -> Decimal | float:
+    """Parse a number exactly: floats of µs since 1970 have steps of 0.25 µs."""
+    # The integer of a decimal with an exponent can have any size.
+    is_short = len(text) < 32 and "e" not in text and "E" not in text
+    return Decimal(text) if is_short else float(text)
+
+
 class _JsonStream:
     """Parses JSON values one after the other, of which it holds only one."""
 
@@ -39,7 +48,7 @@ class _JsonStream:
         self._buffer = ""
         self._at = 0
         # Names of kernels and paths may have raw control characters.
-        self._decode = json.JSONDecoder(strict=False).raw_decode
+        self._decode = json.JSONDecoder(strict=False, parse_float=_parse_fraction).raw_decode
 
     def peek(self) -> str:
         """Return the next character that is no white space, without consuming it."""
@@ -141,12 +150,14 @@ class RangeWork(Result):
         idle_kernel_us: Time between a kernel and the next one, which was already launched.
         idle_other_us: Time in which it is idle for other reasons.
         delay_us: Mean time from the end of a launch to the start of its kernel.
+        bound_by: What takes at least half of its time: ``a wait`` on the host, ``kernels`` on the
+            device; otherwise ``the host``, launches included. Empty if the host was never in it.
     """
 
     json_entries: ClassVar[Entries] = (
         *("label", "calls", "busy_us", "host_us", "kernels", "kernel_us", "copy_us"),
         *("to_device_bytes", "to_host_bytes", "waits", "wait_us", "idle_host_us"),
-        *("idle_kernel_us", "idle_other_us", "delay_us"),
+        *("idle_kernel_us", "idle_other_us", "delay_us", "bound_by"),
     )
 
     label: str
@@ -164,6 +175,7 @@ class RangeWork(Result):
     idle_kernel_us: float
     idle_other_us: float
     delay_us: float
+    bound_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +286,7 @@ def summarize_trace(path: str | Path) -> TraceSummary:
             events.append(event)
     except TdxError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ArgumentError(
             f"{path} is no trace of torch: an event has a wrong entry: {error}"
         ) from None
@@ -351,10 +363,19 @@ def _stream_work(
 
 
 def _range_work(label: str, calls: int, work: PartWork) -> RangeWork:
+    busy_ns = busy_time(work.busy)
+    wait_ns = sum(waited for _, waited in work.waits.values())
+    idle_ns = work.idle_host_ns + work.idle_kernel_ns + work.idle_other_ns
+    if not work.host_ns or not (busy_ns or idle_ns or wait_ns):
+        bound = ""
+    elif wait_ns >= MIN_SHARE * work.host_ns:
+        bound = "a wait"
+    else:
+        bound = "kernels" if busy_ns >= MIN_SHARE * (busy_ns + idle_ns) else "the host"
     return RangeWork(
         label,
         calls,
-        busy_time(work.busy) / 1000,
+        busy_ns / 1000,
         work.host_ns / 1000,
         work.kernels,
         work.kernel_ns / 1000,
@@ -362,9 +383,10 @@ def _range_work(label: str, calls: int, work: PartWork) -> RangeWork:
         work.to_device,
         work.to_host,
         sum(count for count, _ in work.waits.values()),
-        sum(waited for _, waited in work.waits.values()) / 1000,
+        wait_ns / 1000,
         work.idle_host_ns / 1000,
         work.idle_kernel_ns / 1000,
         work.idle_other_ns / 1000,
         work.delay_ns / work.kernels / 1000 if work.kernels else 0.0,
+        bound,
     )

@@ -203,7 +203,11 @@ class TensorDictPrimer(Transform):
         An accelerator resets by mask after every step, mostly no rows. A row draws from its own
         stream, so that it gets the same values there as on the host.
         """
-        sizes = [math.prod(spec.shape[len(batch_size) :]) for spec in leaves.values()]
+        # The parts of a stack may differ in shape.
+        sizes = [
+            0 if -1 in spec.shape else math.prod(spec.shape[len(batch_size) :])
+            for spec in leaves.values()
+        ]
         streams = self._streams.get(self._mask_key)
         rows = None if mask is None else mask.reshape(*batch_size, -1).any(-1)
         if rows is None or streams is None or streams.shape[:-1] != batch_size:
@@ -211,8 +215,9 @@ class TensorDictPrimer(Transform):
         numbers, self._streams[self._mask_key] = draw(streams, sum(sizes), rows)
         values: dict[NestedKey, Any] = {}
         for part, (key, spec) in zip(numbers.split(sizes), leaves.items(), strict=True):
-            unit = part.movedim(0, -1).reshape(spec.shape).contiguous()
-            value = spec.rand_at(unit)
+            value = None
+            if -1 not in spec.shape:
+                value = spec.rand_at(part.movedim(0, -1).reshape(spec.shape).contiguous())
             values[key] = spec.rand() if value is None else value
         return values
 

@@ -92,22 +92,6 @@ def format_count(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
 
 
-def format_bytes(size: float) -> str:
-    """Format a size with a suitable unit.
-
-    Example:
-        >>> [format_bytes(each) for each in (0, 512, 2048, 5_000_000)]
-        ['0', '512 B', '2.0 kB', '4.8 MB']
-    """
-    if abs(size) < 0.5:
-        return "0"
-    for unit in ("B", "kB", "MB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"
-
-
 def draw_bar(share: float, width: int) -> str:
     """Draw a bar that fills a share of the width, exact to an eighth of a cell.
 

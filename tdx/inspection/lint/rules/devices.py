@@ -87,6 +87,7 @@ _NEXT_STEPS = {
     "tolist()": _LOGGED,
     "print or format of a tensor": _LOGGED,
     "tensor()": _CONSTANT,
+    "tensor() of a list of tensors": "use torch.stack, which reads no number",
     "as_tensor()": _CONSTANT,
     "to()": _CONSTANT,
     "cpu()": "move the data once per rollout, after the chain",
@@ -96,6 +97,8 @@ _NEXT_STEPS = {
     "multinomial": "compare torch.rand with the cumulative sums of the probabilities",
 }
 _BY_DESIGN = {
+    "ConditionalPolicySwitch": "it steps the env again where its condition holds: train against an "
+    "opponent that is part of the env",
     "DeviceCastTransform": "place the env on the device, or move this stage after those that "
     "reduce the data",
     "FiniteTensorDictCheck": "it reads whether all values are finite: check stored rollouts "
@@ -138,24 +141,25 @@ def _source_of(line: DeviceLine) -> str:
 )
 def accelerator_wait(context: DeviceContext) -> Iterator[Violation]:
     """Find stages that make the host wait in most steps."""
+    for index, line, message, is_by_design in _describe_waits(context):
+        if not is_by_design:
+            hint = _NEXT_STEPS.get(line.call, _READ)
+            source = _source_of(line)
+            hint = f"`{source}`: {hint}" if source else hint
+            yield Violation(message, hint, index, location=line.location)
+
+
+def _describe_waits(context: DeviceContext) -> Iterator[tuple[int, DeviceLine, str, bool]]:
+    """Yield stages that wait: index, first line, message, and whether it is what they are for."""
     for index, lines in context.lines("wait"):
         line, *others = lines
         times = sum(line.per_step for line in lines)
         also = f"; also {', '.join(map(_named, others[:_SHOWN]))}" if others else ""
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        message = f"the host waits {times:.3g} times per step: {_named(line)}{also}{more}"
-        name = context.names[index]
-        if name in _BY_DESIGN and "tdx/transforms/" in line.location:
-            fix = None
-            if name == "FiniteTensorDictCheck" and context.configs:
-                # Not safe: then nothing stops at a value that is not finite.
-                fix = remove_stage(index, context.configs[index])
-            yield Violation(message, _BY_DESIGN[name], index, fix=fix)
-        else:
-            hint = _NEXT_STEPS.get(line.call, _READ)
-            source = _source_of(line)
-            hint = f"`{source}`: {hint}" if source else hint
-            yield Violation(message, hint, index, location=line.location)
+        often = "once" if f"{times:.3g}" == "1" else f"{times:.3g} times"
+        message = f"the host waits {often} per step: {_named(line)}{also}{more}"
+        is_own = "tdx/transforms/" in line.location
+        yield index, line, message, is_own and context.names[index] in _BY_DESIGN
 
 
 @device_rule(
@@ -205,3 +209,26 @@ def accelerator_error(context: DeviceContext) -> Iterator[Violation]:
     is_own = stage is not None and 0 <= stage < len(context.names)
     hint = "move the tensors that it uses to the device of the value"
     yield Violation(calls.error, hint, stage if is_own else None)
+
+
+@device_rule(
+    "TDX704",
+    "stage waits for the accelerator because of what it is for",
+    "suggestion",
+    why="""
+    The transform cannot do its work without a value or a copy on the host: it decides whether to
+    raise an error or to step the env again, moves data, or writes frames. That is no mistake, but
+    the host waits in every step; the help says what does the same at a lower cost.
+    """,
+    wrong="tdx/Pendulum -t FiniteTensorDictCheck",
+    right="tdx/Pendulum",
+)
+def accelerator_wait_by_design(context: DeviceContext) -> Iterator[Violation]:
+    """Find transforms that make the host wait in most steps because of what they are for."""
+    for index, _, message, is_by_design in _describe_waits(context):
+        if is_by_design:
+            name, fix = context.names[index], None
+            if name == "FiniteTensorDictCheck" and context.configs:
+                # Not safe: then nothing stops at a value that is not finite.
+                fix = remove_stage(index, context.configs[index])
+            yield Violation(message, _BY_DESIGN[name], index, fix=fix)
