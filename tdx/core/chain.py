@@ -346,7 +346,11 @@ def stage_forms(index: int, stage: Transform) -> StageForms:
     if not any(_overrides(kind, hook) for hook in _HOOKS):
         reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
         return StageForms(index, stage, None, dict_step, reads, writes)
-    return StageForms(index, stage, None, None, None, None, _may_see_input(kind))
+    # `_call` gets the output of a step only.
+    sees_input = kind is not CallableTransform and any(
+        _overrides(kind, hook) for hook in _HOOKS if hook != "_call"
+    )
+    return StageForms(index, stage, None, None, None, None, sees_input)
 
 
 def dict_step_of(stage: Transform) -> DictStep | None:
@@ -355,22 +359,10 @@ def dict_step_of(stage: Transform) -> DictStep | None:
     A subclass that overrides a hook below the class that implements the step on dicts needs them.
     """
     kind: type = type(stage)
-    return stage.make_dict_step() if _implements_dict_step(kind) else None
-
-
-@cache
-def _implements_dict_step(kind: type) -> bool:
-    return implements_together(kind, "make_dict_step", ("_step", "_call"))
+    implements = implements_together(kind, "make_dict_step", ("_step", "_call"))
+    return stage.make_dict_step() if implements else None
 
 
 @cache
 def _overrides(kind: type, hook: str) -> bool:
     return owner(kind, hook) is not Transform
-
-
-@cache
-def _may_see_input(kind: type) -> bool:
-    """Return True if a hook of its own gets the input of a step or a reset."""
-    if kind is CallableTransform:
-        return False
-    return any(_overrides(kind, hook) for hook in _HOOKS if hook != "_call")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 NestedKey = str | tuple[str, ...]
 Keys = Sequence[NestedKey]
@@ -55,6 +56,7 @@ def parent_key(key: NestedKey) -> tuple[str, ...]:
     return split_key(key)[:-1]
 
 
+@lru_cache(maxsize=1024)  # A counter asks for the flags of its group in each step.
 def sibling_key(key: NestedKey, name: str) -> NestedKey:
     """Replace the last part of a key, as in ``("agents", "done")`` to ``("agents", "_reset")``."""
     return normalize_key((*parent_key(key), name))

@@ -65,14 +65,14 @@ def test_export_to_stdout_equals_the_file(tdx: Tdx) -> None:
     ("arguments", "message", "hint"),
     [
         (("cart", "--to", "parqet"), "unknown format 'parqet'", "did you mean parquet?"),
-        (("cart", "--to", "csv"), "unknown format 'csv'", "one of gif, hdf5"),
+        (("cart", "--to", "bogus"), "unknown format 'bogus'", "one of "),
         (
             ("cart", "--to", "pandas"),
             "unknown format 'pandas'",
             "pandas reads parquet: --to parquet",
         ),
-        (("cart",), "the export has no format", "--to: gif, hdf5"),
-        (("cart", "-o", "cart.bin"), "the export has no format", "--to: gif, hdf5"),
+        (("cart",), "the export has no format", "add --to: "),
+        (("cart", "-o", "cart.bin"), "the export has no format", "add --to: "),
         (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
         (
             ("cart", "--to", "npz", "--keys", "rewrd"),

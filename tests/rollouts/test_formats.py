@@ -272,6 +272,18 @@ def test_pixels_of_transforms_are_exported_as_images(
     assert plain.steps == 2
 
 
+@pytest.mark.parametrize("name", [each.name for each in export_formats()])
+def test_dry_run_tells_what_is_written(dumps: Path, tmp_path: Path, name: str) -> None:
+    require_format(name)
+    path = tmp_path / f"file{find_format(name).suffixes[0]}"
+    planned = export_dump(dumps / "pixels", path, to=name, dry_run=True)
+    assert (planned.format, planned.written, path.exists()) == (name, False, False)
+    exported = export_dump(dumps / "pixels", path, to=name)
+    assert exported.written
+    assert path.is_dir() == find_format(name).is_folder
+    assert exported.entries == planned.entries
+
+
 @pytest.mark.parametrize("name", BACK)
 def test_only_selected_entries_are_exported(dumps: Path, tmp_path: Path, name: str) -> None:
     require_format(name)

@@ -23,11 +23,13 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.foundation.errors import ArgumentError
+from tdx.rollouts.formats.registry import builtin_formats
 
 if TYPE_CHECKING:
     from tdx.rollouts import Progress
 
 _FPS = 30
+_IMPORTED = [name for name, (kind, _) in builtin_formats().items() if kind.can_import]
 
 Folder = Annotated[str, DUMP]
 To = Annotated[
@@ -36,8 +38,7 @@ To = Annotated[
         "--to",
         metavar="FORMAT",
         autocompletion=complete_export,
-        help="minari, lerobot, parquet, hdf5, zarr, safetensors, npz, jsonl, mp4, gif, rerun or "
-        "tensorboard; by default the extension of --out.",
+        help=f"{', '.join(builtin_formats())}; by default the extension of --out.",
     ),
 ]
 OutFile = Annotated[
@@ -93,8 +94,7 @@ From = Annotated[
         "--from",
         metavar="FORMAT",
         autocompletion=complete_import,
-        help="minari, parquet, hdf5, zarr, safetensors, npz or jsonl; detected from PATH by "
-        "default.",
+        help=f"{', '.join(_IMPORTED)}; detected from PATH by default.",
     ),
 ]
 OutDump = Annotated[str, typer.Option("-o", "--out", metavar="DIR", help="Folder of the new dump.")]

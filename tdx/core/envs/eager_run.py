@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -218,7 +218,6 @@ class StepLayout:
 
     def __init__(self) -> None:
         self._entries: dict[NestedKey, ShapeAndDtype] | None = None
-        self._groups: list[tuple[tuple[str, ...], frozenset[str]]] = []
 
     def find_mismatch(self, steps: Sequence[TensorDictBase]) -> tuple[int, EnvError] | None:
         """Return the first step with other keys, shapes or dtypes, and the error to raise."""
@@ -232,27 +231,10 @@ class StepLayout:
         """Return the error for a step that differs from the first one, ``None`` otherwise."""
         if type(step) is not TensorDict:
             return None
+        entries = _entries_of(step, ())
         if self._entries is None:
-            self._entries = _entries_of(step, ())
-            self._groups = list(_groups_of(step, ()))
-            return None
-        return None if self._matches(step) else _difference(self._entries, _entries_of(step, ()))
-
-    def _matches(self, step: TensorDictBase) -> bool:
-        assert self._entries is not None
-        try:
-            return all(
-                (step if not path else read(step, path)).keys() == names
-                for path, names in self._groups
-            ) and all(
-                isinstance(value := read(step, key), Tensor)
-                and (value.shape, value.dtype) == layout
-                for key, layout in self._entries.items()
-                if layout is not None
-            )
-        except (AttributeError, RuntimeError, ValueError):
-            # A group has become a tensor, or is missing.
-            return False
+            self._entries = entries
+        return None if entries == self._entries else _difference(self._entries, entries)
 
 
 def _entries_of(
@@ -268,16 +250,6 @@ def _entries_of(
         else:
             layouts[normalize_key(here)] = None
     return layouts
-
-
-def _groups_of(
-    tensordict: TensorDictBase, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], frozenset[str]]]:
-    yield path, frozenset(tensordict.keys())
-    for name in tensordict.keys():
-        value = read(tensordict, name)
-        if type(value) is TensorDict:
-            yield from _groups_of(value, (*path, name))
 
 
 def _difference(

@@ -6,15 +6,13 @@ the plain dict of a step, or the columns of a :class:`Chunk`, which is a block o
 
 from __future__ import annotations
 
-import contextvars
 import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -238,19 +236,6 @@ class ArrayKernel:
     run: Callable[[Array, Array], None]
     load: Callable[[], None] = no_state
     store: Callable[[], None] = no_state
-
-
-def quiet(run: Callable[[Array, Array], None]) -> Callable[[Array, Array], None]:
-    """Return a function whose arithmetic is as silent about overflow and NaN as that of torch."""
-    context = contextvars.copy_context()
-    before = np.geterr()
-    context.run(partial(np.seterr, all="ignore"))
-    if np.geterr() == before:
-        # Entering a context takes a sixth of the time of ``np.errstate``.
-        return cast("Callable[[Array, Array], None]", partial(context.run, run))  # type: ignore[call-arg]
-    # Before NumPy 2 the setting belonged to the thread.
-    np.seterr(**before)
-    return np.errstate(all="ignore")(run)
 
 
 # Faster forms of a hook

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, quiet
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_finite, check_number
@@ -186,7 +186,9 @@ class AffineTransform(Transform):
             divide(out, scale, out)
 
         multiply, add, subtract, divide = np.multiply, np.add, np.subtract, np.divide
-        return ArrayKernel(form, quiet(run_standard if self.standard_normal else run))
+        # As silent about overflow and NaN as torch.
+        silent = np.errstate(all="ignore")
+        return ArrayKernel(form, silent(run_standard if self.standard_normal else run))
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if not self.initialized:

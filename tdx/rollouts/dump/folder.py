@@ -76,9 +76,6 @@ def lock_for_writing(folder: Path, *, shared: bool = False) -> Iterator[Containe
 
     Raises:
         LockedError: Another process writes it, or has just replaced it.
-
-    Raises:
-        LockedError: Another process writes it, or has just replaced it.
     """
     with Container.open(folder) as root:
         if not root.lock(shared=shared) or root.is_replaced():

@@ -220,9 +220,6 @@ def append_entry(
 
     Raises:
         OSError: It cannot be written. The line is removed again.
-
-    Raises:
-        OSError: It cannot be written. The line is removed again.
     """
     text, check = seal(entry.to_dict(), place.check)
     append_line(descriptor, text, place.offset, sync=sync)

@@ -94,9 +94,8 @@ def export_dump(
     Args:
         dump: The dump, or its folder.
         path: Target. ``None``: next to the dump, with its name.
-        to: Format: ``minari``, ``parquet``, ``hdf5``, ``zarr``, ``safetensors``, ``npz``,
-            ``jsonl``, ``lerobot``, ``rerun``, ``tensorboard``, ``mp4`` or ``gif``. ``None``: that
-            of the suffix of ``path``.
+        to: Name of a format, one of :func:`export_formats`, such as ``parquet``. ``None``: that of
+            the suffix of ``path``.
         keys: Entries to export, as ``reward`` or ``next.reward``. ``None``: all.
         episodes: Indices of the episodes in a video, as in the manifest. ``None``: all.
         fps: Frames per second of a video.

@@ -45,10 +45,6 @@ def read_array_header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bo
     Raises:
         ValueError: It is not the header of an array, or of an unknown version.
         StorageError: The shape is impossible.
-
-    Raises:
-        ValueError: It is not the header of an array, or of an unknown version.
-        StorageError: The shape is impossible.
     """
     version = np.lib.format.read_magic(stream)
     readers = {
@@ -101,9 +97,6 @@ def array_column(
 
 def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Convert the result of :func:`to_array`, in any shape, back to a tensor.
-
-    Raises:
-        ValueError: The array has another number of elements.
 
     Raises:
         ValueError: The array has another number of elements.

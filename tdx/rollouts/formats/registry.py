@@ -59,7 +59,8 @@ def builtin_formats() -> Mapping[str, tuple[Format, Plugin]]:
     """
     found = {}
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        for node in ast.parse(path.read_bytes()).body:
+        source = path.read_bytes()
+        for node in ast.parse(source).body if b"\nformat = Format(" in source else ():
             match node:
                 case ast.Assign([ast.Name("format")], ast.Call(ast.Name("Format"), [], fields)):
                     values = {str(field.arg): ast.literal_eval(field.value) for field in fields}

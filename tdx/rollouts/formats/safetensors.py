@@ -66,20 +66,15 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
         begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
         place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         header[column.name] = place
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNED)
     with target.open("wb") as file:
-        file.write(encode_header(header))
+        file.write(len(text).to_bytes(8, "little") + text)
         for column in placed:
             for block in source.column_blocks(column):
                 flat = _to_supported(block).contiguous().reshape(-1).view(torch.uint8)
                 file.write(flat.numpy().data)
     return ()
-
-
-def encode_header(header: Mapping[str, Any]) -> bytes:
-    """Return the start of a file: the length of the header, and the header as JSON."""
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _ALIGNED)
-    return len(text).to_bytes(8, "little") + text
 
 
 def _format(source: ExportSource, column: ExportColumn) -> tuple[torch.dtype, tuple[int, ...]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
+from tdx.foundation.errors import ArgumentError, PipelineError, StorageError, get_first_line
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.keys import Keys, normalize_key
-from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
+from tdx.foundation.untrusted import parse_json
 from tdx.pipeline.policies import OutputActivation, make_policy
 from tdx.pipeline.values import Value
-from tdx.rollouts.formats.safetensors import encode_header
 
 ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -37,13 +37,7 @@ ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
 MAX_LAYERS = 64
 _KIND, _MLP = "tdx.policy", "mlp"
 _PREFIX = "tdx."
-_DTYPES = {
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SAVE_AGAIN = "write it again with tdx.save_mlp_policy"
 _SUPPORTED = "use an nn.Sequential of nn.Linear with one kind of activation between them: " + (
     ", ".join(kind.__name__ for kind in ACTIVATION_MODULES.values())
@@ -155,83 +149,47 @@ def _arguments(module: nn.Module) -> str:
 def _encoded(layers: list[nn.Linear], settings: Mapping[str, Value]) -> bytes:
     tensors: dict[str, Tensor] = {}
     for index, layer in enumerate(layers):
-        tensors[f"{index}.weight"] = layer.weight
-        if layer.bias is not None:
-            tensors[f"{index}.bias"] = layer.bias
+        parts = {"weight": layer.weight, "bias": layer.bias}
+        for name, tensor in parts.items():
+            if tensor is not None and tensor.dtype not in _DTYPES:
+                raise ArgumentError(
+                    f"{index}.{name} is {tensor.dtype}", hint="convert it with .float()"
+                )
+            if tensor is not None:
+                # A copy, since two layers may share their weights.
+                tensors[f"{index}.{name}"] = tensor.detach().cpu().clone().contiguous()
     metadata = {f"{_PREFIX}{name}": json.dumps(value) for name, value in settings.items()}
-    header: dict[str, Any] = {"__metadata__": {_KIND: _MLP, **metadata}}
-    blocks, end = [], 0
-    for name, tensor in tensors.items():
-        plain = tensor.detach().cpu().contiguous()
-        if plain.dtype not in _NAMES:
-            raise ArgumentError(f"{name} is {plain.dtype}", hint="convert it with .float()")
-        begin, end = end, end + plain.numel() * plain.itemsize
-        place = {"dtype": _NAMES[plain.dtype], "shape": list(plain.shape)}
-        header[name] = {**place, "data_offsets": [begin, end]}
-        blocks.append(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return b"".join([encode_header(header), *blocks])
+    return save(tensors, {_KIND: _MLP, **metadata})
 
 
 def read_mlp(file: Path, data: bytes) -> Mlp:
     """Read the MLP in a safetensors file."""
-    header, start = _header(file, data)
-    metadata = header.pop("__metadata__", {})
-    if len(header) > 2 * MAX_LAYERS:
+    try:
+        tensors = load(data)
+    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise StorageError(
+            f"{file} is not a safetensors file, or is damaged: {get_first_line(error)}",
+            hint="use tdx.save_mlp_policy",
+        ) from error
+    if len(tensors) > 2 * MAX_LAYERS:
         raise ArgumentError(f"{file} has more than {MAX_LAYERS} layers", hint=_SAVE_AGAIN)
-    tensors: dict[str, Tensor] = {}
-    numbers, end = memoryview(data)[start:], 0
-    for name, place in sorted(header.items(), key=_first_byte):
-        tensors[name] = _tensor(file, name, place, numbers, end)
-        end += tensors[name].numel() * _DTYPES[place["dtype"]].itemsize
-    if end != len(numbers):
-        raise StorageError(f"{file} is longer than its header declares", hint=_SAVE_AGAIN)
-    return Mlp(_layers(file, tensors), _settings(file, metadata))
-
-
-def _header(file: Path, data: bytes) -> tuple[dict[str, Any], int]:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, MAX_HEADER_BYTES):
-        raise StorageError(
-            f"{file} is not a safetensors file, or is cut short", hint="use tdx.save_mlp_policy"
-        )
-    header = parse_json(data[8 : 8 + length], f"the header of {file}")
-    if not isinstance(header, dict) or not all(
-        isinstance(tensor, dict) for tensor in header.values()
-    ):
-        raise StorageError(f"the header of {file} is not a map of tensors", hint=_SAVE_AGAIN)
-    return header, 8 + length
-
-
-def _first_byte(item: tuple[str, dict[str, Any]]) -> int:
-    offsets = item[1].get("data_offsets")
-    first = offsets[0] if isinstance(offsets, list) and offsets else None
-    return first if isinstance(first, int) else -1
-
-
-def _tensor(
-    file: Path, name: str, place: Mapping[str, Any], data: memoryview, begin: int
-) -> Tensor:
-    """Return one tensor, which must start where the previous one ends."""
-    dtype = _DTYPES.get(str(place.get("dtype")))
-    if dtype is None:
-        raise ArgumentError(
-            f"{name} in {file} has the dtype {place.get('dtype')!r}",
-            hint=f"weights are {', '.join(_DTYPES)}",
-        )
-    shape = validate_shape(place.get("shape"), f"{name} in {file}")  # type: ignore[arg-type]
-    count = math.prod(shape)
-    end = begin + count * dtype.itemsize
-    if place.get("data_offsets") != [begin, end] or end > len(data):
-        raise StorageError(
-            f"the offsets of {name} in {file} do not fit its shape and the file", hint=_SAVE_AGAIN
-        )
-    if not count:
-        raise ArgumentError(f"{name} in {file} is empty", hint=_SAVE_AGAIN)
-    block = bytearray(data[begin:end])
-    tensor = torch.frombuffer(block, dtype=dtype).reshape(shape)
-    if not bool(tensor.isfinite().all()):
-        raise ArgumentError(f"{name} in {file} has NaN or infinite values", hint="train it again")
-    return tensor if dtype is torch.float64 else tensor.float()
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            raise ArgumentError(
+                f"{name} in {file} has the dtype {tensor.dtype}", hint=f"weights are {known}"
+            )
+        if not tensor.numel():
+            raise ArgumentError(f"{name} in {file} is empty", hint=_SAVE_AGAIN)
+        if not bool(tensor.isfinite().all()):
+            raise ArgumentError(
+                f"{name} in {file} has NaN or infinite values", hint="train it again"
+            )
+        tensors[name] = tensor if tensor.dtype is torch.float64 else tensor.float()
+    # The library returns the tensors, and the header has the settings.
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = parse_json(data[8:end], f"the header of {file}")
+    return Mlp(_layers(file, tensors), _settings(file, header.get("__metadata__", {})))
 
 
 def _layers(file: Path, tensors: Mapping[str, Tensor]) -> tuple[tuple[Tensor, Tensor | None], ...]:

@@ -179,11 +179,6 @@ def load_policy(
         ArgumentError: The policy is unknown, or does not fit the env.
         CodeNotAllowedError: The policy is code, which is not allowed. Its file was not opened.
         StorageError: The file cannot be read.
-
-    Raises:
-        ArgumentError: The policy is unknown, or does not fit the env.
-        CodeNotAllowedError: The policy is code, which is not allowed. Its file was not opened.
-        StorageError: The file cannot be read.
     """
     if isinstance(policy, PolicyRequest):
         request = policy

@@ -55,14 +55,14 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any, notes: tuple[str, ...] = ()) -> None:
-        core = core_of(target)
+        core: Any = core_of(target)
         check_envpool(core)
         if isinstance(core, VectorEnv) and not hasattr(core, "single_observation_space"):
             raise unsupported_error(
                 core, "declare single_observation_space and single_action_space"
             )
         super().__init__(target, list_levels(target))
-        self._notes = notes
+        self._core, self._notes = core, notes
 
     @property
     def notes(self) -> Sequence[str]:
@@ -70,11 +70,11 @@ class GymnasiumStack(LevelStack):
 
     @property
     def env_arguments(self) -> Mapping[str, object]:
-        return {**super().env_arguments, **preprocessing_arguments(core_of(self.target))}
+        return {**super().env_arguments, **preprocessing_arguments(self._core)}
 
     @cached_property
     def hidden(self) -> Sequence[str]:
-        core = core_of(self.target)
+        core = self._core
         if isinstance(core, AsyncVectorEnv):
             return (worker_sentence(core, "SyncVectorEnv"),)
         is_in_rows = any(level.in_rows for level in self.levels)
@@ -89,7 +89,7 @@ class GymnasiumStack(LevelStack):
         The factories that an ``AsyncVectorEnv`` keeps create its sub-envs again, in a
         ``SyncVectorEnv``. The wrappers around it are the same objects.
         """
-        core = core_of(self.target)
+        core = self._core
         env_fns = attributes_of(core).get("env_fns")
         if not isinstance(core, AsyncVectorEnv) or not env_fns:
             yield self
@@ -118,7 +118,7 @@ class GymnasiumStack(LevelStack):
     @property
     def sampled_space(self) -> Space[Any]:
         """Space of random actions; envpool declares that of one of its envs."""
-        if not is_envpool(core_of(self.target)):
+        if not is_envpool(self._core):
             return super().sampled_space
         return self._batched_space
 
@@ -176,13 +176,13 @@ class GymnasiumDriver(LevelDriver):
         self._is_vector = isinstance(env, VectorEnv)
         mode = getattr(env, "metadata", {}).get("autoreset_mode") if self._is_vector else None
         self._resets_itself = self._is_vector and mode != AutoresetMode.DISABLED
+        self._takes_seed = not is_envpool(core_of(env))  # It would warn that it ignores it.
         self._ended: Any = None
 
     def _reset(self, seed: int | None) -> Any:
         env, ended = self._stack.target, self._ended
         self._ended = None
-        if is_envpool(core_of(env)):
-            seed = None  # It would warn that it ignores it.
+        seed = seed if self._takes_seed else None
         result = env.reset(seed=seed) if ended is None else env.reset(options={"reset_mask": ended})
         return self._check_result(result, "reset", "observation, info")[0]
 
