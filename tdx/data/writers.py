@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.layout import StateDict
+from tdx.data.conditional_updates import Generations
+from tdx.data.layout import Index, StateDict
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
@@ -32,10 +33,41 @@ class Writer(ABC):
 
     def __init__(self, compilable: bool = False) -> None:
         self._storage: Any = None
+        self._generations: Generations | None = None
 
     def register_storage(self, storage: Storage) -> None:
         """Set the storage to write to."""
+        if self._generations is not None and self._storage not in (None, storage):
+            self._storage.detach(self._generations)
+            self._generations = Generations()
         self._storage = storage
+        self.attach_to(storage)
+
+    def attach_to(self, storage: Storage) -> None:
+        """Number each write to a storage, if the writer tracks generations."""
+        if self._generations is not None:
+            storage.attach(self._generations)
+
+    @property
+    def generations(self) -> Generations | None:
+        """Numbers of the last write to each step, if the writer tracks them."""
+        return self._generations
+
+    def generations_of(self, index: Index) -> Tensor:
+        """Return the generation of steps, for :meth:`ReplayBuffer.update_if_present`.
+
+        Args:
+            index: Positions of the steps, as returned by :meth:`extend`.
+
+        Raises:
+            ChainError: The writer does not track generations.
+        """
+        if self._generations is None:
+            raise ChainError(
+                f"this {type(self).__name__} does not track generations",
+                hint="use TensorDictRoundRobinWriter(track_generations=True)",
+            )
+        return self._generations.of(self._storage.step_numbers(index))
 
     @abstractmethod
     def add(self, data: object) -> int | Tensor | None:
@@ -60,7 +92,8 @@ class Writer(ABC):
     def state_dict(self) -> StateDict:
         """Return the row that is written next, and the number of rows ever written."""
         count = 0 if self._storage is None else self._storage.write_count
-        return {"_cursor": self._cursor, "_write_count": count}
+        state: StateDict = {"_cursor": self._cursor, "_write_count": count}
+        return state if self._generations is None else state | self._generations.state()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from what :meth:`state_dict` returned.
@@ -78,6 +111,8 @@ class Writer(ABC):
             )
         if self._storage is not None:
             self._storage.cursor, self._storage.write_count = cursor, count
+        if self._generations is not None:
+            self._generations.restore(state_dict)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save the state in a folder."""
@@ -100,6 +135,8 @@ class RoundRobinWriter(Writer):
 
     Args:
         compilable: No effect.
+        track_generations: Number the writes, so that :meth:`ReplayBuffer.update_if_present`
+            knows whether a step was replaced. Batches then have an ``index_generation``.
 
     Example:
         >>> import torch
@@ -108,6 +145,11 @@ class RoundRobinWriter(Writer):
         >>> buffer.extend(torch.arange(6))
         tensor([0, 1, 2, 3, 0, 1])
     """
+
+    def __init__(self, compilable: bool = False, *, track_generations: bool = False) -> None:
+        super().__init__(compilable)
+        if track_generations:
+            self._generations = Generations()
 
     def add(self, data: object) -> int | Tensor | None:
         storage = self._storage
@@ -124,6 +166,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
     Args:
         compilable: No effect.
+        track_generations: Number the writes; see :class:`RoundRobinWriter`.
     """
 
     def add(self, data: object) -> int | Tensor | None:
