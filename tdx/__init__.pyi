@@ -78,6 +78,7 @@ from .modules import get_primers_from_module as get_primers_from_module
 from .modules import recurrent_mode as recurrent_mode
 from .modules import set_recurrent_mode as set_recurrent_mode
 from .data import ConditionalUpdate as ConditionalUpdate
+from .data import ConsumingSampler as ConsumingSampler
 from .data import HERReplayBuffer as HERReplayBuffer
 from .data import HindsightStrategy as HindsightStrategy
 from .data import ImmutableDatasetWriter as ImmutableDatasetWriter
@@ -103,6 +104,7 @@ from .data import SchedulerList as SchedulerList
 from .data import Sequence as Sequence
 from .data import SliceSampler as SliceSampler
 from .data import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+from .data import StalenessAwareSampler as StalenessAwareSampler
 from .data import StepScheduler as StepScheduler
 from .data import Storage as Storage
 from .data import StorageEnsemble as StorageEnsemble

@@ -9,6 +9,7 @@ from tdx.data.ensembles import (
     WriterEnsemble,
 )
 from tdx.data.hindsight import HERReplayBuffer, HindsightStrategy
+from tdx.data.online_samplers import ConsumingSampler, StalenessAwareSampler
 from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.sample_units import SampleUnit, Sequence
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
@@ -47,6 +48,7 @@ from tdx.data.writers import (
 
 __all__ = [
     "ConditionalUpdate",
+    "ConsumingSampler",
     "HERReplayBuffer",
     "HindsightStrategy",
     "ImmutableDatasetWriter",
@@ -72,6 +74,7 @@ __all__ = [
     "Sequence",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StalenessAwareSampler",
     "StepScheduler",
     "Storage",
     "StorageEnsemble",

@@ -20,6 +20,8 @@ from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
 from tdx.data.conditional_updates import ConditionalUpdate, update_if_present
 from tdx.data.layout import Index, Info, StateDict, to_time_first, to_written_order
+from tdx.data.online_samplers import LEFT, ConsumingSampler
+from tdx.data.prioritized_sampler import PRIORITIES
 from tdx.data.sample_units import SampleUnit
 from tdx.data.samplers import RandomSampler, Sampler, on_device_of, require_steps
 from tdx.data.saved import load, save
@@ -262,6 +264,8 @@ class ReplayBuffer(ChainOwner):
         shared: Must be false: a buffer belongs to one process.
         compilable: No effect, as ``delayed_init``.
         delayed_init: No effect.
+        consume_after_n_samples: Draw each step that often, then never again: a
+            :class:`ConsumingSampler`.
         sample_unit: What a batch has for each step that the sampler draws, such as a
             :class:`Sequence`. ``None``: the step.
 
@@ -295,6 +299,7 @@ class ReplayBuffer(ChainOwner):
         shared: bool = False,
         compilable: bool | None = None,
         delayed_init: bool | None = None,
+        consume_after_n_samples: int | None = None,
         sample_unit: SampleUnit | None = None,
     ) -> None:
         if shared:
@@ -303,6 +308,14 @@ class ReplayBuffer(ChainOwner):
                 hint="send data to its process, or exchange saved buffers by dumps() and loads()",
             )
         self._storage: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
+        if consume_after_n_samples is not None:
+            if not (sampler is None or type(sampler) is RandomSampler):
+                raise ArgumentError(
+                    "consume_after_n_samples only supports the default RandomSampler, got "
+                    f"{type(sampler).__name__}",
+                    hint="remove sampler",
+                )
+            sampler = ConsumingSampler(consume_after_n_samples)
         self._sampler: Sampler = build_part(sampler, Sampler, RandomSampler)
         self._writer: Writer = build_part(writer, Writer, RoundRobinWriter)
         self._writer.register_storage(self._storage)
@@ -315,6 +328,7 @@ class ReplayBuffer(ChainOwner):
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
+        self._check_prefetch(self._sampler)
         batch_size = self._sampler.batch_size if batch_size is None else batch_size
         self._batch_size = None if batch_size is None else check_batch_size(batch_size)
         if batch_size is None and getattr(self._sampler, "drop_last", False):
@@ -376,9 +390,16 @@ class ReplayBuffer(ChainOwner):
         """Number of rows ever written."""
         return self._storage.write_count
 
+    def _check_prefetch(self, sampler: Sampler) -> None:
+        if self._prefetcher.ahead and not sampler.draws_ahead:
+            raise ArgumentError(
+                f"Prefetching is not supported by {type(sampler).__name__}", hint="remove prefetch"
+            )
+
     def set_sampler(self, sampler: Sampler) -> None:
         """Replace the sampler."""
         new: Sampler = build_part(sampler, Sampler)
+        self._check_prefetch(new)
         with self._locked_without_prefetch():
             new.generator = self._sampler.generator
             self._storage.detach(self._sampler)
@@ -723,7 +744,8 @@ class ReplayBuffer(ChainOwner):
         }
 
     def __len__(self) -> int:
-        return len(self._storage)
+        """Return the number of steps that can be sampled."""
+        return self._sampler.available(self._storage)
 
     def __getitem__(self, index: Index) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
@@ -781,10 +803,13 @@ class ReplayBuffer(ChainOwner):
         with self._locked_without_prefetch():
             storage, sampler = self._storage, self._sampler
             before, state = sampler.state(), saved.sampler
-            if "priorities" in state and moves_oldest_first(saved, storage.max_size):
+            if moves_oldest_first(saved, storage.max_size):
                 width = torch.Size(saved.batch).numel()
-                priorities = state["priorities"][: saved.rows * width].roll(-saved.cursor * width)
-                state = state | {"priorities": priorities, "max_index": None}
+                for name in (PRIORITIES, LEFT):
+                    if name in state:
+                        numbers = torch.as_tensor(state[name])[: saved.rows * width]
+                        moved = numbers.roll(-saved.cursor * width)
+                        state = state | {name: moved, "max_index": None}
             sampler.reset()
             try:
                 sampler.restore(state)

@@ -43,6 +43,9 @@ class Sampler:
     batch_size: int | None = None
     """Default batch size of a buffer with this sampler."""
 
+    draws_ahead: bool = True
+    """False if batches must not be prepared in advance."""
+
     ran_out: bool = False
     """True if the last batch ended a pass; always false for samplers without passes."""
 
@@ -102,6 +105,10 @@ class Sampler:
         if generator is None:
             return torch.randint(high, (count,))
         return torch.randint(high, (count,), generator=generator, device=generator.device)
+
+    def available(self, storage: Storage) -> int:
+        """Return the number of steps that can be drawn."""
+        return len(storage)
 
     def reset(self) -> None:
         """Discard the current pass."""
