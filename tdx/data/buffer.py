@@ -819,7 +819,7 @@ class ReplayBuffer(ChainOwner):
                 raise
             sampler.attach_to(storage)
             if self._writer.generations is not None:
-                self._writer.generations.renew()
+                self._writer.generations.mark_loaded(len(storage))
 
     save = dump = dumps
     load = loads

@@ -13,64 +13,67 @@ from tdx.data.storage import Storage, TensorStorage
 from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, StorageError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
+UNWRITTEN = -1
+
 
 class Generations:
-    """Numbers each write to a storage, and keeps the number of the last one to each step."""
+    """Counts how often each step of a storage was replaced."""
 
     def __init__(self) -> None:
         self._numbers = torch.zeros(0, dtype=torch.int64)
-        self._first = 0
-        """Number of the steps that were not written since."""
-        self._next = 1
+
+    def _grow(self, count: int) -> None:
+        missing = count - len(self._numbers)
+        if missing > 0:
+            new = self._numbers.new_full((missing,), UNWRITTEN)
+            self._numbers = torch.cat([self._numbers, new])
 
     def mark_update(self, index: Tensor, *, storage: Storage | None = None) -> None:
-        """Give steps a new number."""
-        missing = (len(index) and int(index.max()) + 1) - len(self._numbers)
-        if missing > 0:
-            size = missing if storage is None else max(missing, storage.max_size)
-            new = self._numbers.new_full((size,), self._first)
-            self._numbers = torch.cat([self._numbers, new])
-        self._numbers[index] = self._next
-        self._next += 1
+        """Count the writes to steps, which may occur more than once."""
+        if len(index):
+            self._grow(int(index.max()) + 1)
+            self._numbers.index_add_(0, index, torch.ones_like(index))
 
-    def renew(self) -> None:
-        """Give all steps a new number, since their data was replaced."""
-        self._numbers, self._first = self._numbers.new_zeros(0), self._next
-        self._next += 1
+    def mark_empty(self) -> None:
+        """Count the removal of all written steps."""
+        self._numbers += self._numbers != UNWRITTEN
+
+    def mark_loaded(self, count: int) -> None:
+        """Count the replacement of all steps by ``count`` others."""
+        self._grow(count)
+        self._numbers[count:] += self._numbers[count:] != UNWRITTEN
+        self._numbers[:count] += 1
 
     def of(self, steps: Tensor) -> Tensor:
-        """Return the number of each step, int64 in the shape of ``steps``."""
+        """Return the count of each step, int64 in the shape of ``steps``; -1: never written."""
         steps = steps.cpu()
         known = (steps >= 0) & (steps < len(self._numbers))
-        numbers = torch.full_like(steps, self._first)
+        numbers = torch.full_like(steps, UNWRITTEN)
         numbers[known] = self._numbers[steps[known]]
         return numbers
 
     def state(self) -> StateDict:
-        """Return a copy of the numbers."""
-        numbers = {"first": self._first, "next": self._next}
-        return {"_generations": {**numbers, "steps": self._numbers.clone()}}
+        """Return a copy of the counts."""
+        return {"_generation": self._numbers.clone()}
 
-    def restore(self, state: StateDict) -> None:
-        """Continue from what :meth:`state` returned; without it, give all steps a new number.
+    def restore(self, state: StateDict, count: int) -> None:
+        """Continue from what :meth:`state` returned; without it, count ``count`` loaded steps.
 
         Raises:
-            StorageError: The numbers are not valid.
+            StorageError: The counts are not valid.
         """
-        if "_generations" not in state:
-            self.renew()
+        if "_generation" not in state:
+            self.mark_loaded(count)
             return
         try:
-            first, following = (int(state["_generations"][name]) for name in ("first", "next"))
-            numbers = torch.as_tensor(state["_generations"]["steps"], dtype=torch.int64)
-            if numbers.ndim != 1 or bool((numbers >= following).any()) or first >= following:
-                raise ValueError("a step has a generation that was not given")
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            numbers = torch.as_tensor(state["_generation"], dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StorageError(f"the generations of the writer are not valid: {error}") from error
+        if numbers.ndim != 1 or bool((numbers < UNWRITTEN).any()):
             raise StorageError(
-                f"the generations of the writer are not valid: {error}",
-                hint="save the buffer again",
-            ) from error
-        self._numbers, self._first, self._next = numbers.to("cpu", copy=True), first, following
+                "the generations of the writer are not valid", hint="save the buffer again"
+            )
+        self._numbers = numbers.to("cpu", copy=True)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ def update_if_present(
             )
         values[name] = value
     live = (steps >= 0) & (steps < len(storage)) & (generations.of(steps) == handles)
+    live &= handles != UNWRITTEN
     updated, rejected = live, None
     if (version_key is None) != (version is None):
         raise ArgumentError("version_key and version belong together: pass both or neither")

@@ -137,6 +137,9 @@ class Sampler:
         """Handle steps that were written; by default as :meth:`extend`."""
         self.extend(index)
 
+    def mark_empty(self) -> None:
+        """Handle the removal of all steps from the storage; by default nothing."""
+
     def update_priority(
         self, index: Index, priority: Tensor | float, *, storage: Storage | None = None
     ) -> None:

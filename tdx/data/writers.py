@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.conditional_updates import Generations
+from tdx.data.conditional_updates import UNWRITTEN, Generations
 from tdx.data.layout import Index, StateDict
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
@@ -44,30 +44,36 @@ class Writer(ABC):
         self.attach_to(storage)
 
     def attach_to(self, storage: Storage) -> None:
-        """Number each write to a storage, if the writer tracks generations."""
+        """Count the writes to a storage, if the writer tracks generations."""
         if self._generations is not None:
             storage.attach(self._generations)
 
     @property
     def generations(self) -> Generations | None:
-        """Numbers of the last write to each step, if the writer tracks them."""
+        """Counts of the writes to each step, if the writer tracks them."""
         return self._generations
 
+    @property
+    def tracks_generations(self) -> bool:
+        """True if the writer counts the writes to each step."""
+        return self._generations is not None
+
     def generations_of(self, index: Index) -> Tensor:
-        """Return the generation of steps, for :meth:`ReplayBuffer.update_if_present`.
+        """Return how often steps were replaced, for :meth:`ReplayBuffer.update_if_present`.
 
         Args:
             index: Positions of the steps, as returned by :meth:`extend`.
 
-        Raises:
-            ChainError: The writer does not track generations.
+        Returns:
+            Counts from 0, int64; -1 for steps that were never written, and if the writer does not
+            track generations.
         """
+        steps = (
+            torch.as_tensor(index) if self._storage is None else self._storage.step_numbers(index)
+        )
         if self._generations is None:
-            raise ChainError(
-                f"this {type(self).__name__} does not track generations",
-                hint="use TensorDictRoundRobinWriter(track_generations=True)",
-            )
-        return self._generations.of(self._storage.step_numbers(index))
+            return torch.full_like(steps, UNWRITTEN, device="cpu")
+        return self._generations.of(steps)
 
     @abstractmethod
     def add(self, data: object) -> int | Tensor | None:
@@ -112,7 +118,7 @@ class Writer(ABC):
         if self._storage is not None:
             self._storage.cursor, self._storage.write_count = cursor, count
         if self._generations is not None:
-            self._generations.restore(state_dict)
+            self._generations.restore(state_dict, len(self._storage or ()))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save the state in a folder."""
@@ -135,8 +141,9 @@ class RoundRobinWriter(Writer):
 
     Args:
         compilable: No effect.
-        track_generations: Number the writes, so that :meth:`ReplayBuffer.update_if_present`
-            knows whether a step was replaced. Batches then have an ``index_generation``.
+        track_generations: Count the writes to each step, so that
+            :meth:`ReplayBuffer.update_if_present` knows whether a step was replaced. Batches then
+            have an ``index_generation``.
 
     Example:
         >>> import torch
@@ -166,7 +173,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
     Args:
         compilable: No effect.
-        track_generations: Number the writes; see :class:`RoundRobinWriter`.
+        track_generations: Count the writes to each step; see :class:`RoundRobinWriter`.
     """
 
     def add(self, data: object) -> int | Tensor | None:

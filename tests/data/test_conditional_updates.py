@@ -207,8 +207,7 @@ def test_a_buffer_that_does_not_know_its_writes() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6), batch_size=2)
     index = buffer.extend(steps(6))
     assert "index_generation" not in buffer.sample().keys()
-    with pytest.raises(ChainError, match="does not track generations"):
-        buffer.writer.generations_of(index)
+    assert buffer.writer.generations_of(index).tolist() == [-1] * 6
     listed = ReplayBuffer(writer=RoundRobinWriter(track_generations=True))
     listed.extend([steps(1)] * 6)
     for other in (buffer, listed):
@@ -216,10 +215,28 @@ def test_a_buffer_that_does_not_know_its_writes() -> None:
             other.update_if_present(index=index, generation=torch.ones(6), patch=new(7.0))
 
 
+def test_generations_count_the_writes() -> None:
+    buffer, _ = make()
+    generations = buffer.writer.generations_of
+    buffer.extend(steps(2))
+    assert generations(torch.tensor([0, 1, 2, 6, -1])).tolist() == [1, 1, 0, -1, -1]
+    buffer.extend(steps(15))
+    assert generations(torch.arange(6)).tolist() == [3, 3, 3, 3, 3, 2]
+
+
+def test_buffers_of_one_storage_see_the_writes_of_each_other() -> None:
+    buffer, handles = make()
+    other = TensorDictReplayBuffer(storage=buffer.storage)
+    other.extend(steps(2))
+    assert buffer.update_if_present(**handles, patch=new(7.0)).stale_count == 2
+    other.empty()
+    assert bool((buffer.writer.generations_of(handles["index"]) != handles["generation"]).all())
+
+
 def test_a_damaged_state_is_refused() -> None:
     buffer, _ = make()
     state = buffer.state_dict()
-    state["_writer"]["_generations"]["next"] = 0
+    state["_writer"]["_generation"] -= 2
     with pytest.raises(StorageError, match="generations of the writer"):
         buffer.load_state_dict(state)
 
