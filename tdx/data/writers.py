@@ -31,9 +31,10 @@ class Writer(ABC):
         compilable: No effect.
     """
 
+    _generations: Generations | None = None
+
     def __init__(self, compilable: bool = False) -> None:
         self._storage: Any = None
-        self._generations: Generations | None = None
 
     def register_storage(self, storage: Storage) -> None:
         """Set the storage to write to."""

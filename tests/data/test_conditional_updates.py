@@ -215,6 +215,21 @@ def test_a_buffer_that_does_not_know_its_writes() -> None:
             other.update_if_present(index=index, generation=torch.ones(6), patch=new(7.0))
 
 
+def test_own_writer_that_does_not_call_the_base_class() -> None:
+    class Own(RoundRobinWriter):
+        def __init__(self) -> None:
+            self.written = 0
+
+        def extend(self, data: object) -> torch.Tensor:
+            self.written += 1
+            return super().extend(data)
+
+    writer = Own()
+    buffer = ReplayBuffer(storage=LazyTensorStorage(6), writer=writer, batch_size=2)
+    buffer.extend(steps(6))
+    assert (writer.written, len(buffer.sample())) == (1, 2)
+
+
 def test_generations_count_the_writes() -> None:
     buffer, _ = make()
     generations = buffer.writer.generations_of
