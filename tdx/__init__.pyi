@@ -77,6 +77,8 @@ from .modules import get_env_transforms_from_module as get_env_transforms_from_m
 from .modules import get_primers_from_module as get_primers_from_module
 from .modules import recurrent_mode as recurrent_mode
 from .modules import set_recurrent_mode as set_recurrent_mode
+from .data import ConditionalUpdate as ConditionalUpdate
+from .data import ConsumingSampler as ConsumingSampler
 from .data import HERReplayBuffer as HERReplayBuffer
 from .data import HindsightStrategy as HindsightStrategy
 from .data import ImmutableDatasetWriter as ImmutableDatasetWriter
@@ -94,12 +96,15 @@ from .data import RandomSampler as RandomSampler
 from .data import ReplayBuffer as ReplayBuffer
 from .data import ReplayBufferEnsemble as ReplayBufferEnsemble
 from .data import RoundRobinWriter as RoundRobinWriter
+from .data import SampleUnit as SampleUnit
 from .data import Sampler as Sampler
 from .data import SamplerEnsemble as SamplerEnsemble
 from .data import SamplerWithoutReplacement as SamplerWithoutReplacement
 from .data import SchedulerList as SchedulerList
+from .data import Sequence as Sequence
 from .data import SliceSampler as SliceSampler
 from .data import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
+from .data import StalenessAwareSampler as StalenessAwareSampler
 from .data import StepScheduler as StepScheduler
 from .data import Storage as Storage
 from .data import StorageEnsemble as StorageEnsemble

@@ -1,6 +1,7 @@
 """Replay buffers, their storages, samplers and writers."""
 
 from tdx.data.buffer import ReplayBuffer
+from tdx.data.conditional_updates import ConditionalUpdate
 from tdx.data.ensembles import (
     ReplayBufferEnsemble,
     SamplerEnsemble,
@@ -8,7 +9,9 @@ from tdx.data.ensembles import (
     WriterEnsemble,
 )
 from tdx.data.hindsight import HERReplayBuffer, HindsightStrategy
+from tdx.data.online_samplers import ConsumingSampler, StalenessAwareSampler
 from tdx.data.prioritized_sampler import PrioritizedSampler
+from tdx.data.sample_units import SampleUnit, Sequence
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from tdx.data.schedulers import (
     LambdaScheduler,
@@ -44,6 +47,8 @@ from tdx.data.writers import (
 )
 
 __all__ = [
+    "ConditionalUpdate",
+    "ConsumingSampler",
     "HERReplayBuffer",
     "HindsightStrategy",
     "ImmutableDatasetWriter",
@@ -61,12 +66,15 @@ __all__ = [
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "RoundRobinWriter",
+    "SampleUnit",
     "Sampler",
     "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SchedulerList",
+    "Sequence",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StalenessAwareSampler",
     "StepScheduler",
     "Storage",
     "StorageEnsemble",

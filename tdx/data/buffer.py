@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path as FilePath
 from threading import Lock, RLock
@@ -18,8 +18,12 @@ from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transf
 from tdx.core.transforms.chain_member import ChainOwner
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
+from tdx.data.conditional_updates import ConditionalUpdate, update_if_present
 from tdx.data.layout import Index, Info, StateDict, to_time_first, to_written_order
-from tdx.data.samplers import RandomSampler, Sampler, require_steps
+from tdx.data.online_samplers import LEFT, ConsumingSampler
+from tdx.data.prioritized_sampler import PRIORITIES
+from tdx.data.sample_units import SampleUnit
+from tdx.data.samplers import RandomSampler, Sampler, on_device_of, require_steps
 from tdx.data.saved import load, save
 from tdx.data.storage import (
     ListStorage,
@@ -198,6 +202,11 @@ class Prefetcher:
             first = self._queue.popleft()
         return first.result()
 
+    @property
+    def pending(self) -> int:
+        """Number of scheduled batches."""
+        return len(self._queue)
+
     def settle(self) -> None:
         """Wait until all scheduled batches are prepared."""
         if not self.ahead:
@@ -255,6 +264,10 @@ class ReplayBuffer(ChainOwner):
         shared: Must be false: a buffer belongs to one process.
         compilable: No effect, as ``delayed_init``.
         delayed_init: No effect.
+        consume_after_n_samples: Draw each step that often, then never again: a
+            :class:`ConsumingSampler`.
+        sample_unit: What a batch has for each step that the sampler draws, such as a
+            :class:`Sequence`. ``None``: the step.
 
     Raises:
         ArgumentError: An argument has an invalid type or value.
@@ -286,6 +299,8 @@ class ReplayBuffer(ChainOwner):
         shared: bool = False,
         compilable: bool | None = None,
         delayed_init: bool | None = None,
+        consume_after_n_samples: int | None = None,
+        sample_unit: SampleUnit | None = None,
     ) -> None:
         if shared:
             raise ArgumentError(
@@ -293,12 +308,27 @@ class ReplayBuffer(ChainOwner):
                 hint="send data to its process, or exchange saved buffers by dumps() and loads()",
             )
         self._storage: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
+        if consume_after_n_samples is not None:
+            if not (sampler is None or type(sampler) is RandomSampler):
+                raise ArgumentError(
+                    "consume_after_n_samples only supports the default RandomSampler, got "
+                    f"{type(sampler).__name__}",
+                    hint="remove sampler",
+                )
+            sampler = ConsumingSampler(consume_after_n_samples)
         self._sampler: Sampler = build_part(sampler, Sampler, RandomSampler)
         self._writer: Writer = build_part(writer, Writer, RoundRobinWriter)
         self._writer.register_storage(self._storage)
+        if not (sample_unit is None or isinstance(sample_unit, SampleUnit)):
+            raise ArgumentError(
+                f"sample_unit must have a method expand, got {type(sample_unit).__name__}",
+                hint="for example sample_unit=Sequence(length=8)",
+            )
+        self._sample_unit = sample_unit
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
+        self._check_prefetch(self._sampler)
         batch_size = self._sampler.batch_size if batch_size is None else batch_size
         self._batch_size = None if batch_size is None else check_batch_size(batch_size)
         if batch_size is None and getattr(self._sampler, "drop_last", False):
@@ -360,9 +390,16 @@ class ReplayBuffer(ChainOwner):
         """Number of rows ever written."""
         return self._storage.write_count
 
+    def _check_prefetch(self, sampler: Sampler) -> None:
+        if self._prefetcher.ahead and not sampler.draws_ahead:
+            raise ArgumentError(
+                f"Prefetching is not supported by {type(sampler).__name__}", hint="remove prefetch"
+            )
+
     def set_sampler(self, sampler: Sampler) -> None:
         """Replace the sampler."""
         new: Sampler = build_part(sampler, Sampler)
+        self._check_prefetch(new)
         with self._locked_without_prefetch():
             new.generator = self._sampler.generator
             self._storage.detach(self._sampler)
@@ -497,6 +534,72 @@ class ReplayBuffer(ChainOwner):
         with self._locked_for_write():
             self._sampler.update_priority(index, priority, storage=self._storage)
 
+    def update_if_present(
+        self,
+        *,
+        index: Index,
+        generation: Tensor,
+        patch: Mapping[NestedKey, Tensor],
+        version_key: NestedKey | None = None,
+        version: Tensor | int | None = None,
+        require_newer: bool = False,
+    ) -> ConditionalUpdate:
+        """Replace entries of stored steps, except of those that were replaced or removed meanwhile.
+
+        For values that are computed from a batch while other threads write, such as the states of
+        a recurrent policy. The writer has to track generations:
+        ``TensorDictRoundRobinWriter(track_generations=True)``. Nothing is written if an argument
+        is invalid.
+
+        Args:
+            index: Positions of the steps, as in the ``index`` of a batch.
+            generation: Their generations, as in the ``index_generation`` of a batch, or as
+                returned by ``writer.generations_of(index)``, int64 ``[N]``.
+            patch: New values by key, ``[N, ...]``; ``[B, T, ...]`` as written with several dims.
+            version_key: Entry with the version of each step, int64. Steps with a newer version
+                are not updated; the others get ``version``.
+            version: Version of the patch: one, or one per step.
+            require_newer: Do not update steps of the same version either.
+
+        Returns:
+            Which steps were updated.
+
+        Raises:
+            KeyNotFoundError: The data has no such entry.
+            ArgumentError: A shape or dtype does not fit.
+            ChainError: The writer tracks no generations, or the storage is a list.
+
+        Example:
+            >>> import torch
+            >>> from tensordict import TensorDict
+            >>> from tdx import LazyTensorStorage, TensorDictReplayBuffer
+            >>> from tdx import TensorDictRoundRobinWriter
+            >>> buffer = TensorDictReplayBuffer(
+            ...     storage=LazyTensorStorage(3),
+            ...     writer=TensorDictRoundRobinWriter(track_generations=True),
+            ... )
+            >>> index = buffer.extend(TensorDict(value=torch.zeros(3), batch_size=[3]))
+            >>> generation = buffer.writer.generations_of(index)
+            >>> _ = buffer.extend(TensorDict(value=torch.ones(1), batch_size=[1]))
+            >>> update = buffer.update_if_present(
+            ...     index=index, generation=generation, patch={"value": torch.full((3,), 7.0)}
+            ... )
+            >>> update.updated, buffer[:]["value"]
+            (tensor([False,  True,  True]), tensor([1., 7., 7.]))
+        """
+        with self._locked_for_write():
+            return update_if_present(
+                self._storage,
+                self._writer.generations,
+                index,
+                generation,
+                patch,
+                self._dim_extend,
+                version_key,
+                version,
+                require_newer,
+            )
+
     def set_(self, key: NestedKey, value: Tensor) -> Self:
         """Replace an entry of all stored steps in place."""
         return self.set_at_(key, value, slice(None))
@@ -558,12 +661,31 @@ class ReplayBuffer(ChainOwner):
             require_steps(storage)
             before = sampler.position() if self._prefetcher.ahead else {}
             steps, notes = sampler.draw(storage, size)
-            data = self._collate(storage.gather(steps, sampler.dim_name), sampler.dim_name)
-            marks = sampler.mark(data, notes)
+            if self._sample_unit is None:
+                data = self._collate(storage.gather(steps, sampler.dim_name), sampler.dim_name)
+                marks = sampler.mark(data, notes)
+            else:
+                steps, marks = self._expand(self._sample_unit, steps, notes)
+                data = self._collate(storage.gather(steps, "batch"), "batch")
             index = storage.positions(steps)
             info = {"index": index[0] if len(index) == 1 else index, **marks}
+            if self._writer.generations is not None:
+                info["index_generation"] = self._writer.generations.of(steps).to(steps.device)
             data = self._map(self._with_info(data, info), self._info_keys(info))
             return Batch(data, info, sampler.ran_out, before)
+
+    def _expand(self, unit: SampleUnit, steps: Tensor, notes: StateDict) -> tuple[Tensor, Info]:
+        """Return the steps of the batch for those that the sampler has drawn, and its entries."""
+        storage, sampler = self._storage, self._sampler
+        if sampler.dim_name == "time":
+            raise ArgumentError(
+                f"sample_unit expands single steps, but {type(sampler).__name__} draws sequences",
+                hint="use a RandomSampler or a PrioritizedSampler, or remove sample_unit",
+            )
+        drawn = storage.positions(steps)
+        info = sampler.describe(storage, steps, notes)
+        index, entries = unit.expand(drawn[0] if len(drawn) == 1 else drawn, info, storage)
+        return on_device_of(storage, storage.step_numbers(index)), entries
 
     def _collate(self, data: object, name: str) -> Any:
         if self._collate_fn is not None:
@@ -599,8 +721,31 @@ class ReplayBuffer(ChainOwner):
             if batch.ended:
                 return
 
+    def stats(self) -> dict[str, int | float | bool]:
+        """Return figures to log: how many steps are stored, and how many rows were written.
+
+        Example:
+            >>> import torch
+            >>> from tdx import LazyTensorStorage, ReplayBuffer
+            >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4))
+            >>> _ = buffer.extend(torch.arange(6))
+            >>> stats = buffer.stats()
+            >>> stats["size"], stats["capacity"], stats["utilization"], stats["write_count"]
+            (4, 4, 1.0, 6)
+        """
+        size, capacity = len(self), self._storage.max_size
+        return {
+            "size": size,
+            "capacity": capacity,
+            "utilization": size / capacity,
+            "write_count": self.write_count,
+            "prefetch_queue_size": self._prefetcher.pending,
+            "initialized": True,
+        }
+
     def __len__(self) -> int:
-        return len(self._storage)
+        """Return the number of steps that can be sampled."""
+        return self._sampler.available(self._storage)
 
     def __getitem__(self, index: Index) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
@@ -658,10 +803,13 @@ class ReplayBuffer(ChainOwner):
         with self._locked_without_prefetch():
             storage, sampler = self._storage, self._sampler
             before, state = sampler.state(), saved.sampler
-            if "priorities" in state and moves_oldest_first(saved, storage.max_size):
+            if moves_oldest_first(saved, storage.max_size):
                 width = torch.Size(saved.batch).numel()
-                priorities = state["priorities"][: saved.rows * width].roll(-saved.cursor * width)
-                state = state | {"priorities": priorities, "max_index": None}
+                for name in (PRIORITIES, LEFT):
+                    if name in state:
+                        numbers = torch.as_tensor(state[name])[: saved.rows * width]
+                        moved = numbers.roll(-saved.cursor * width)
+                        state = state | {name: moved, "max_index": None}
             sampler.reset()
             try:
                 sampler.restore(state)
@@ -670,6 +818,8 @@ class ReplayBuffer(ChainOwner):
                 sampler.restore(before)
                 raise
             sampler.attach_to(storage)
+            if self._writer.generations is not None:
+                self._writer.generations.mark_loaded(len(storage))
 
     save = dump = dumps
     load = loads
@@ -721,6 +871,7 @@ class ReplayBuffer(ChainOwner):
         self._program = ChainProgram(self._transform)
         self._transform.set_container(self)
         self._sampler.attach_to(self._storage)
+        self._writer.attach_to(self._storage)
 
     def __repr__(self) -> str:
         chain = f", transform={self._transform}" if len(self._transform) else ""

@@ -369,6 +369,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             raise ArgumentError(
                 "the buffers are missing", hint="pass buffers, or storages, samplers and writers"
             )
+        if kwargs.get("sample_unit") is not None:
+            raise ArgumentError("pass sample_unit to the buffers of the ensemble")
         self._members = buffers or _members(storages, samplers, writers)
         if collate_fns is not None:
             if len(collate_fns) != len(self._members):

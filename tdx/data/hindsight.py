@@ -112,13 +112,14 @@ class HERReplayBuffer(TensorDictReplayBuffer):
                 f"a {type(self._storage).__name__} has no episodes to take goals from",
                 hint="pass storage=LazyTensorStorage(max_size)",
             )
+        if self._sample_unit is not None:
+            raise ArgumentError("a HERReplayBuffer relabels single steps: remove sample_unit")
         self.reward_fn = reward_fn
         self.her_ratio = her_ratio
         self.goal_key = normalize_key(goal_key)
         self.achieved_goal_key = normalize_key(achieved_goal_key)
         self.reward_key = normalize_key(reward_key)
         self._boundaries = EpisodeBoundaries(end_key, None, None, None, None)
-        self._episodes: tuple[int, Tensor, Tensor] | None = None
 
     def _with_info(self, data: object, info: Info) -> Any:
         batch: TensorDictBase = super()._with_info(data, info)
@@ -134,17 +135,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         """Return the number of the step whose achieved goal each step gets, int64 ``[n]``."""
         storage = self._storage
         assert isinstance(storage, TensorStorage)
-        if self._episodes is None or self._episodes[0] != storage.version:
-            found = self._boundaries.find(storage)
-            begins = found.column * storage.rows + found.first
-            self._episodes = (storage.version, begins, begins + found.length)
-        _, begins, ends = self._episodes
-        steps = storage.step_numbers(index)
-        # Steps in time order, one column after the other.
-        age = (steps // storage.width - storage.oldest) % storage.rows
-        place = steps % storage.width * storage.rows + age
-        episode = torch.searchsorted(begins, place, right=True) - 1
-        begin, end = begins[episode], ends[episode]
+        place, begin, end = self._boundaries.bounds_of(storage, storage.step_numbers(index))
         if self.strategy is HindsightStrategy.FINAL:
             begin = end - 1
         elif self.strategy is HindsightStrategy.FUTURE:
@@ -155,8 +146,7 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         device = "cpu" if generator is None else generator.device
         part = torch.rand(len(place), generator=generator, dtype=torch.float64, device=device)
         chosen = begin + (part.cpu() * (end - begin)).long()
-        row = (chosen % storage.rows + storage.oldest) % storage.rows
-        return row * storage.width + chosen // storage.rows
+        return self._boundaries.steps_at(storage, chosen)
 
     def _relabel(self, batch: TensorDictBase, sources: Tensor) -> None:
         """Write goals and rewards into the first steps of a batch.

@@ -17,6 +17,7 @@ from tdx.data.writers import REDUCTIONS
 from tdx.foundation.errors import ArgumentError, StorageError
 
 WEIGHT = "priority_weight"
+PRIORITIES = "priorities"
 StepNumbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -247,7 +248,7 @@ class PrioritizedSampler(Sampler):
         """Return the priorities, float64 ``[max_capacity]``, and the parameters."""
         largest, place = self._max_priority
         return {
-            "priorities": torch.from_numpy(self._sum_tree.values.copy()),
+            PRIORITIES: torch.from_numpy(self._sum_tree.values.copy()),
             "max_priority": largest,
             "max_index": place,
             "alpha": float(self._alpha),
@@ -269,10 +270,10 @@ class PrioritizedSampler(Sampler):
             StorageError: It is not such a state.
         """
         super().restore(state)
-        if "priorities" not in state:
+        if PRIORITIES not in state:
             return
         try:
-            values = torch.as_tensor(state["priorities"], dtype=torch.float64).numpy()
+            values = torch.as_tensor(state[PRIORITIES], dtype=torch.float64).numpy()
             numbers = [float(state[name]) for name in ("alpha", "beta", "eps")]
             largest, place = state["max_priority"], state["max_index"]
             max_priority = (None if largest is None else float(largest), place)

@@ -43,6 +43,9 @@ class Sampler:
     batch_size: int | None = None
     """Default batch size of a buffer with this sampler."""
 
+    draws_ahead: bool = True
+    """False if batches must not be prepared in advance."""
+
     ran_out: bool = False
     """True if the last batch ended a pass; always false for samplers without passes."""
 
@@ -103,6 +106,10 @@ class Sampler:
             return torch.randint(high, (count,))
         return torch.randint(high, (count,), generator=generator, device=generator.device)
 
+    def available(self, storage: Storage) -> int:
+        """Return the number of steps that can be drawn."""
+        return len(storage)
+
     def reset(self) -> None:
         """Discard the current pass."""
         self.ran_out = False
@@ -129,6 +136,9 @@ class Sampler:
     def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
         """Handle steps that were written; by default as :meth:`extend`."""
         self.extend(index)
+
+    def mark_empty(self) -> None:
+        """Handle the removal of all steps from the storage; by default nothing."""
 
     def update_priority(
         self, index: Index, priority: Tensor | float, *, storage: Storage | None = None

@@ -60,6 +60,44 @@ class EpisodeBoundaries:
         self._end_is_given = bool(given)
         self.traj_key = None if traj_key is None else normalize_key(traj_key)
         self.ends, self.trajectories = ends, trajectories
+        self._bounds: tuple[weakref.ref[Storage], int, Tensor, Tensor] | None = None
+
+    def __getstate__(self) -> StateDict:
+        """Return the arguments, without cached episodes."""
+        return self.__dict__ | {"_bounds": None}
+
+    def bounds_of(
+        self, storage: TensorStorage, steps: Tensor, *, whole_ring: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the place of each step in time, and the first place and the end of its episode.
+
+        Places count the steps from the oldest to the newest, one column after the other;
+        :meth:`steps_at` returns the steps at some places.
+
+        Args:
+            storage: Storage of the steps.
+            steps: Step numbers, int64 ``[N]``.
+            whole_ring: Take each column as one episode.
+        """
+        rows = storage.rows
+        column = steps % storage.width
+        place = column * rows + (steps // storage.width - storage.oldest) % rows
+        if whole_ring:
+            return place, column * rows, (column + 1) * rows
+        known = self._bounds
+        if known is None or known[0]() is not storage or known[1] != storage.version:
+            episodes = self.find(storage)
+            begins = episodes.column * rows + episodes.first
+            known = (weakref.ref(storage), storage.version, begins, begins + episodes.length)
+            self._bounds = known
+        episode = torch.searchsorted(known[2], place, right=True) - 1
+        return place, known[2][episode], known[3][episode]
+
+    @staticmethod
+    def steps_at(storage: TensorStorage, places: Tensor) -> Tensor:
+        """Return the step numbers of places in time, int64 ``[N]``."""
+        rows = storage.rows
+        return (places % rows + storage.oldest) % rows * storage.width + places // rows
 
     def find(self, storage: TensorStorage) -> Episodes:
         """Return the stored episodes.

@@ -50,6 +50,9 @@ class WriteListener(Protocol):
     def mark_update(self, index: Tensor, *, storage: Storage | None = None) -> None:
         """Handle new steps, by their numbers, int64 ``[N]``."""
 
+    def mark_empty(self) -> None:
+        """Handle the removal of all steps."""
+
 
 class Storage(ABC):
     """A ring of rows: when it is full, new rows replace the oldest.
@@ -339,6 +342,8 @@ class Storage(ABC):
         self.version += 1
         if empty_write_count:
             self.write_count = 0
+        for listener in self._listeners:
+            listener.mark_empty()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size})"

@@ -12,6 +12,7 @@ from torch import Tensor
 from tdx.data.buffer import ReplayBuffer, build_part
 from tdx.data.layout import Info, to_time_first
 from tdx.data.prioritized_sampler import PrioritizedSampler
+from tdx.data.sample_units import ANCHOR, VALID
 from tdx.data.storage import ListStorage, Storage
 from tdx.data.writers import reduce_elements
 from tdx.foundation.errors import ChainError
@@ -81,8 +82,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _reduce(self, priority: Tensor) -> Tensor:
         """Return one priority per step, ``[N]``."""
-        assert isinstance(self._sampler, PrioritizedSampler)
-        return reduce_elements(priority.reshape(len(priority), -1), self._sampler.reduction)
+        return reduce_elements(priority.reshape(len(priority), -1), self._reduction)
+
+    @property
+    def _reduction(self) -> str:
+        return self._sampler.reduction if isinstance(self._sampler, PrioritizedSampler) else "max"
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
         """Set the priorities of the steps of a batch.
@@ -94,6 +98,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
         if not isinstance(self._sampler, PrioritizedSampler):
             return
         index, priority = data.get("index"), read(data, self.priority_key)
+        anchors = None if priority is None else self._anchor_reduced_priority(data, priority)
+        if anchors is not None:
+            self.update_priority(*anchors)
+            return
         if self._storage.ndim > 1:
             index = index.reshape(-1, self._storage.ndim)
         elif index.ndim > 1 and bool(
@@ -106,6 +114,25 @@ class TensorDictReplayBuffer(ReplayBuffer):
             self.update_priority(index, self._sampler.default_priority)
         else:
             self.update_priority(index, self._reduce(priority.reshape(len(index), -1)))
+
+    def _anchor_reduced_priority(
+        self, data: TensorDictBase, priority: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """Return the anchors of the windows in a batch, and the largest priority of their steps.
+
+        ``None`` if the batch has no windows. Steps outside the episode do not count.
+        """
+        anchors = None if self._sample_unit is None else read(data, ANCHOR)
+        if anchors is None:
+            return None
+        anchors = anchors.reshape(-1, self._storage.ndim)
+        valid = data.get(VALID, torch.ones(len(anchors), dtype=torch.bool)).reshape(-1)
+        anchors, window = anchors[valid].unique(dim=0, return_inverse=True)
+        values = reduce_elements(priority.reshape(len(valid), -1)[valid], self._reduction)
+        largest = values.new_zeros(len(anchors)).scatter_reduce(
+            0, window, values, "amax", include_self=False
+        )
+        return (anchors if self._storage.ndim > 1 else anchors[:, 0]), largest
 
     def sample(
         self,

@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.layout import StateDict
+from tdx.data.conditional_updates import UNWRITTEN, Generations
+from tdx.data.layout import Index, StateDict
 from tdx.data.saved import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.foundation.errors import ArgumentError, ChainError, StorageError
@@ -30,12 +31,50 @@ class Writer(ABC):
         compilable: No effect.
     """
 
+    _generations: Generations | None = None
+
     def __init__(self, compilable: bool = False) -> None:
         self._storage: Any = None
 
     def register_storage(self, storage: Storage) -> None:
         """Set the storage to write to."""
+        if self._generations is not None and self._storage not in (None, storage):
+            self._storage.detach(self._generations)
+            self._generations = Generations()
         self._storage = storage
+        self.attach_to(storage)
+
+    def attach_to(self, storage: Storage) -> None:
+        """Count the writes to a storage, if the writer tracks generations."""
+        if self._generations is not None:
+            storage.attach(self._generations)
+
+    @property
+    def generations(self) -> Generations | None:
+        """Counts of the writes to each step, if the writer tracks them."""
+        return self._generations
+
+    @property
+    def tracks_generations(self) -> bool:
+        """True if the writer counts the writes to each step."""
+        return self._generations is not None
+
+    def generations_of(self, index: Index) -> Tensor:
+        """Return how often steps were replaced, for :meth:`ReplayBuffer.update_if_present`.
+
+        Args:
+            index: Positions of the steps, as returned by :meth:`extend`.
+
+        Returns:
+            Counts from 0, int64; -1 for steps that were never written, and if the writer does not
+            track generations.
+        """
+        steps = (
+            torch.as_tensor(index) if self._storage is None else self._storage.step_numbers(index)
+        )
+        if self._generations is None:
+            return torch.full_like(steps, UNWRITTEN, device="cpu")
+        return self._generations.of(steps)
 
     @abstractmethod
     def add(self, data: object) -> int | Tensor | None:
@@ -60,7 +99,8 @@ class Writer(ABC):
     def state_dict(self) -> StateDict:
         """Return the row that is written next, and the number of rows ever written."""
         count = 0 if self._storage is None else self._storage.write_count
-        return {"_cursor": self._cursor, "_write_count": count}
+        state: StateDict = {"_cursor": self._cursor, "_write_count": count}
+        return state if self._generations is None else state | self._generations.state()
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Continue from what :meth:`state_dict` returned.
@@ -78,6 +118,8 @@ class Writer(ABC):
             )
         if self._storage is not None:
             self._storage.cursor, self._storage.write_count = cursor, count
+        if self._generations is not None:
+            self._generations.restore(state_dict, len(self._storage or ()))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save the state in a folder."""
@@ -100,6 +142,9 @@ class RoundRobinWriter(Writer):
 
     Args:
         compilable: No effect.
+        track_generations: Count the writes to each step, so that
+            :meth:`ReplayBuffer.update_if_present` knows whether a step was replaced. Batches then
+            have an ``index_generation``.
 
     Example:
         >>> import torch
@@ -108,6 +153,11 @@ class RoundRobinWriter(Writer):
         >>> buffer.extend(torch.arange(6))
         tensor([0, 1, 2, 3, 0, 1])
     """
+
+    def __init__(self, compilable: bool = False, *, track_generations: bool = False) -> None:
+        super().__init__(compilable)
+        if track_generations:
+            self._generations = Generations()
 
     def add(self, data: object) -> int | Tensor | None:
         storage = self._storage
@@ -124,6 +174,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
     Args:
         compilable: No effect.
+        track_generations: Count the writes to each step; see :class:`RoundRobinWriter`.
     """
 
     def add(self, data: object) -> int | Tensor | None:
