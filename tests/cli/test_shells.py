@@ -20,7 +20,6 @@ from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
 CASES = {
-    "a dump": ("tdx verify runs/pen", ["runs/pendulum"]),
     "entries of a dump": ("tdx export runs/pendulum --keys next.r", ["next.reward", "next.return"]),
     "the second key of a stage": (
         "tdx inspect spec Pendulum-v1 -t \"CatFrames(4, -1, in_keys=['reward', 'obs",

@@ -115,7 +115,7 @@ class Trial:
                     ]
         return faults
 
-    def fail(self, fault: Fault, tally: Tally) -> None:
+    def fail(self, fault: Fault, tally: Tally, losses: Sequence[Loss]) -> None:
         """Run with a failing call, judge what is left, continue, and judge the result.
 
         If a call of fsync failed, or the process was killed, the power is lost afterwards: what was
@@ -137,7 +137,8 @@ class Trial:
                 disk.replay(each)
             # A command that had nothing to do promises nothing.
             has_written = any(each.kind in "wn" for each in calls[len(outcome.calls) :])
-            self._lose(disk, f"{name}, continued, power loss", tally, must_be_new=has_written)
+            name += ", continued, power loss"
+            self._lose(disk, name, tally, losses, must_be_new=has_written)
 
     def _judge(self, outcome: Outcome, call: Call | None, *, is_killed: bool) -> Iterator[str]:
         tree = read_tree(self._work)
@@ -183,13 +184,16 @@ class Trial:
         if before != "new" and (left := self._writer.leftovers(tree)):
             yield f"continued: left: {left[0]}"
 
-    def lose(self, states: int | None, random: Random, tally: Tally) -> None:
+    def lose(
+        self, states: int | None, random: Random, tally: Tally, at_end: Sequence[Loss]
+    ) -> None:
         """Judge folders that a power loss leaves after each call of an undisturbed run.
 
         Args:
             states: Number of folders; ``None``: all.
             random: Chooses them.
             tally: Gets the faults.
+            at_end: What may be lost after the last call.
         """
         self._begin()
         disk = Disk(self._work)
@@ -201,18 +205,18 @@ class Trial:
             if disk.replay(call):
                 losses = [loss for loss in LOSSES if (number, loss) in chosen]
                 name = f"power loss after {call}"
-                self._lose(disk, name, tally, must_be_new=False, seen=seen, losses=losses)
-        self._lose(disk, "power loss at the end", tally, must_be_new=True)
+                self._lose(disk, name, tally, losses, must_be_new=False, seen=seen)
+        self._lose(disk, "power loss at the end", tally, at_end, must_be_new=True)
 
     def _lose(
         self,
         disk: Disk,
         name: str,
         tally: Tally,
+        losses: Sequence[Loss],
         *,
         must_be_new: bool,
         seen: set[int] | None = None,
-        losses: Sequence[Loss] = LOSSES,
     ) -> None:
         known = set() if seen is None else seen
         for loss in losses:
@@ -263,11 +267,12 @@ def main() -> int:
             tally, random = Tally(name), Random(name)
             with tempfile.TemporaryDirectory() as folder:
                 trial = Trial(interposer, writers[name], Path(folder).resolve())
+                losses = choose(LOSSES, options.states, random)
                 if options.kind != "losses":
                     for fault in choose(trial.faults(), options.states, random):
-                        trial.fail(fault, tally)
+                        trial.fail(fault, tally, losses)
                 if options.kind != "errors":
-                    trial.lose(options.states, random, tally)
+                    trial.lose(options.states, random, tally, losses)
             print(
                 f"{name:17} {tally.errors} failing calls  {tally.losses} power losses  "
                 f"faults: {dict(tally.faults) or 0}"

@@ -84,17 +84,10 @@ if __name__ == "__main__":
 """
 COMMANDS = (
     ("rollout", "p.yaml", "--steps", "4", "--shards", "1", "--out", "dump"),
-    ("check", "p.yaml"),
     ("doctor",),
-    ("profile", "p.yaml", "--steps", "4", "--repeat", "1", "--warmup", "0"),
 )
-"""Each starts processes, which takes seconds: without programs only the first, with all kinds."""
-CODE = (
-    ("makers.py:make", "parallel"),
-    ("makers:make", "serial"),
-    ("makers.py:make", "serial"),
-    ("makers:make", "parallel"),
-)
+"""Each starts processes: the first workers of a shard and of an env, the other probes."""
+CODE = (("makers.py:make", "parallel"), ("makers:make", "serial"))
 FACTORY = """
 import gymnasium
 import neighbor

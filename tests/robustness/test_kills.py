@@ -11,8 +11,8 @@ from tests.programs import exhaustive, sampled
 from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
 
 
-@sampled(4)
-@pytest.mark.parametrize("name", ["episodes", "single", "raw", "vector"])
+@sampled(3)
+@pytest.mark.parametrize("name", ["episodes", "raw", "vector"])
 def test_killed_rollout_loses_no_steps(name: str, tmp_path: Path) -> None:
     tally = kill_rollouts(CONFIGURATIONS[name], 2, tmp_path, Random(0))
     assert tally.kills == 2

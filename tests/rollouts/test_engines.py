@@ -63,14 +63,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch, wanted: Any) -> Iterator[None]:
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_records_the_same_dump(tmp_path: Path, wanted: Any) -> None:
-    # Each number of workers starts as many processes again.
-    numbers = (1, 2, 4)
-    for workers in numbers:
-        folder = tmp_path / f"dump-{workers}"
-        result = roll_out_shards(wanted, folder, SHARDS, engine="ray", workers=workers)
-        assert (result.committed, result.failures) == (SHARDS, ())
-    wanted_hash = expected_hash(tmp_path, wanted, SHARDS)
-    assert {hash_tree(tmp_path / f"dump-{workers}") for workers in numbers} == {wanted_hash}
+    # Two at a time: a third shard is submitted when one of them ends.
+    result = roll_out_shards(wanted, tmp_path / "dump", SHARDS, engine="ray", workers=2)
+    assert (result.committed, result.failures) == (SHARDS, ())
+    assert hash_tree(tmp_path / "dump") == expected_hash(tmp_path, wanted, SHARDS)
 
 
 @pytest.mark.filterwarnings("ignore")
