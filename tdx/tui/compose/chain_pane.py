@@ -53,6 +53,7 @@ class ChainRow:
     title: str
     detail: str = ""  # text after the name
     badge: Badge = ""  # status of the stage
+    line: str = ""  # sparkline of a reading
     cost: str = ""  # measured time per step
 
 
@@ -128,8 +129,8 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     else:
         change = f"{_format_mean(reading.before)} → {latest}"
     if reading.warning:
-        return ChainRow("reading", reading.number, f"{change} {reading.warning}", badge="warning")
-    return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
+        return ChainRow("reading", reading.number, change, reading.warning, badge="warning")
+    return ChainRow("reading", reading.number, change, time, line=_draw_line(reading.numbers))
 
 
 _MAX_SUBTITLE = 24
@@ -179,6 +180,16 @@ def _format_mean(number: float) -> str:
         ['-0.064', '0', '17', '1,234', '2.5e+07']
     """
     return f"{number:,.0f}" if 100 <= abs(number) < 10_000 else f"{number:.2g}"
+
+
+def _shorten_change(text: str, width: int) -> str:
+    """Shorten a text; of ``before → after``, the number before goes first.
+
+    Example:
+        >>> _shorten_change("-0.095 → -0.001 at a bound", 23)
+        '→ -0.001 at a bound'
+    """
+    return truncate(text if len(text) <= width else text[max(0, text.find("→")) :], width)
 
 
 def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
@@ -279,8 +290,16 @@ cannot be created."""
             workspace.costs,
         )
         if len(rows) > self.size.height:
-            # Without room for all readings, those that warn remain.
-            rows = [row for row in rows if row.kind != "reading" or row.badge]
+            # Without room for all readings, those that warn keep their lines, and the other
+            # numbers replace the arguments.
+            numbers = {row.place: row.title for row in rows if row.line}
+            rows = [
+                replace(row, detail=numbers.get(row.place, row.detail))
+                if row.kind == "stage"
+                else row
+                for row in rows
+                if row.kind != "reading" or row.badge
+            ]
         keys = _build_key_rows(workspace.draft, workspace.status)
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
@@ -348,22 +367,21 @@ cannot be created."""
             style = "off" if row.badge == "off" else "detail"
             return [self._styled_segment("│    ", "line"), self._styled_segment(row.title, style)]
         if row.kind == "reading":
-            text = truncate(row.title, width - 6)
-            room = width - 5 - len(text) - 1
-            time = row.detail.rjust(room) if len(row.detail) < room else ""
-            kind = "warning" if row.badge else "key"
-            return [
-                self._styled_segment("│    ", "line"),
-                self._styled_segment(text, kind),
-                self._styled_segment(time, "line"),
-            ]
+            lead, room = self._styled_segment("│    ", "line"), width - 6
+            if row.badge:
+                text = _shorten_change(f"{row.title} {row.detail}", room)
+                return [lead, self._styled_segment(text, "warning")]
+            text = truncate(f"{row.line} {row.title}".lstrip(), room)
+            left = room - len(text)
+            time = row.detail.rjust(left) if len(row.detail) < left else ""
+            return [lead, self._styled_segment(text, "key"), self._styled_segment(time, "line")]
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
             cost = f" {row.cost}" if row.cost else ""
             title = truncate(row.title, width - 6 - len(cost))
             left = width - 2 - len(number) - len(title) - 2 - len(cost)
-            detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
+            detail = f"  {_shorten_change(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"
             return [

@@ -374,7 +374,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     def action_view(self, pane: Pane | None = None) -> None:
         """Show a pane. ``None``: the next one."""
-        self.show_pane(pane or PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
+        panes = self.panes.choices
+        at = PANES.index(self.panes.front) + 1
+        self.show_pane(pane or next((name for name in PANES[at:] if name in panes), PANES[0]))
 
     def action_plot(self) -> None:
         state = self.connection.state

@@ -17,6 +17,7 @@ _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "mute
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
+_MIN_WITH_BARS = 18
 _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 
@@ -46,7 +47,7 @@ def build_value_lines(
     """
     first = first_differences if view.is_earlier and first_differences else {}
     longest = max((len(value.version) for value in view.values), default=8)
-    name = min(longest, max(12, width // 3))
+    name = min(longest, max(12, width * 2 // 5))
     return list(_LineBuilder(view, width, difference, only_written, first, name).all())
 
 
@@ -165,12 +166,14 @@ class _LineBuilder:
 
     def _short(self, value: ValueView, left: int, style: str) -> Iterator[tuple[str, str]]:
         """Yield the numbers if the columns do not fit."""
-        bars = _histogram_bars(value.histogram)
+        bars = _histogram_bars(value.histogram) if left >= _MIN_WITH_BARS else ""
         flag = _nonfinite_text(value)
         room = max(0, left - len(bars) - 1 - (len(flag) + 1 if flag else 0))
         text = _value_text(value)
         if len(text) > room and value.minimum is not None:
             text = f"{_format_number(value.minimum)} … {_format_number(value.maximum)}"
+            if len(text) > room and value.maximum is not None:
+                text = f"{value.minimum:.2g} … {value.maximum:.2g}"
         yield (truncate(text, room).ljust(room + 1), style)
         yield (bars, "secondary")
 
@@ -179,8 +182,10 @@ class _LineBuilder:
         delta = "" if value.delta is None else _format_number(value.delta)
         room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
         if value.change == "same":
-            yield (truncate(_value_text(value), room).ljust(room), "muted")
-            yield ("   unchanged", "muted")
+            # The text may reach into the columns of the difference, but leaves room for the note.
+            note = "   unchanged" if left >= len("   unchanged") + 5 else ""
+            yield (truncate(_value_text(value), max(room, left - len(note))).ljust(room), "muted")
+            yield (note, "muted")
             return
         yield (truncate(value.before or "missing", room).ljust(room), "muted")
         yield (" → ", "accent")
@@ -268,7 +273,7 @@ previous step, or to the step marked with `m`."""
         """Show a trace; the cursor follows the selected stage until it is moved."""
         self.view = view
         self._fill()
-        if self._followed is not None and self.cursor == self._followed[1]:
+        if self._followed is not None and self.cursor == self._inside(self._followed[1]):
             stage, line = self._followed
             if self._heading_of(stage) != line:
                 self.go_to_stage(stage)
@@ -296,6 +301,8 @@ previous step, or to the step marked with `m`."""
     def on_resize(self) -> None:
         super().on_resize()
         self._fill()
+        # The header grows when a comparison begins: the cursor stays in view.
+        self.go_to_line(self.cursor)
 
     @property
     def key(self) -> str | None:
