@@ -366,14 +366,14 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
 async def test_panes_alternate_on_a_small_screen() -> None:
     async def press_v() -> list[list[str]]:
         seen = []
-        for _ in range(4):
+        for _ in range(5):
             seen.append([name for name, pane in app.tab.panes.by_name.items() if pane.display])
             await app.press("v")
         return seen
 
     async with playing(COUNTED, size=(48, 15)) as app:
         await app.press("s")
-        assert await press_v() == [["values"], ["plots"], ["episodes"], ["manual"]]
+        assert await press_v() == [["values"], ["plots"], ["images"], ["episodes"], ["manual"]]
         await app.pilot.click("#show-episodes")
         await app.settle()
         assert app.tab.panes.front == "episodes"
@@ -381,8 +381,8 @@ async def test_panes_alternate_on_a_small_screen() -> None:
         await app.press("v", "v")
         # A pane of a few lines leaves room for the values.
         await resize(app.pilot, 48, 20)
-        short = [["values", name] for name in ("plots", "episodes", "manual")]
-        assert await press_v() == [["values"], *short]
+        plots, episodes, manual = (["values", name] for name in ("plots", "episodes", "manual"))
+        assert await press_v() == [["values"], plots, ["images"], episodes, manual]
 
 
 @exhaustive

@@ -374,9 +374,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     def action_view(self, pane: Pane | None = None) -> None:
         """Show a pane. ``None``: the next one."""
-        panes = self.panes.choices
-        at = PANES.index(self.panes.front) + 1
-        self.show_pane(pane or next((name for name in PANES[at:] if name in panes), PANES[0]))
+        self.show_pane(pane or PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
 
     def action_plot(self) -> None:
         state = self.connection.state

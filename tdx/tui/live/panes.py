@@ -161,6 +161,7 @@ class LiveHeader(Vertical):
         &.-one-bar .live-bar { width: auto; }
         &.-compared #live-replay { display: block; }
         &.-compared.-short #live-bars { display: none; }
+        &.-compared.-short #live-note { max-height: 6; }
     }
     """
 
@@ -321,11 +322,6 @@ class LivePanes:
 
     # Layout
 
-    @property
-    def choices(self) -> tuple[Pane, ...]:
-        """The panes that may come to the front."""
-        return tuple(pane for pane in PANES if pane != "images" or self._has_images)
-
     def arrange(self, tab: Widget, *, is_manual: bool, num_envs: int) -> None:
         """Display the panes that have room."""
         width, height = tab.size
@@ -347,9 +343,7 @@ class LivePanes:
         self.header.set_class(height < _TALL_HEIGHT, "-short")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
-            label = tab.query_one(f"#show-{pane}", ActionLabel)
-            label.set_class(pane in shown, "-on")
-            label.display = pane in (*self.choices, front)
+            tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
         tab.query_one("#show-episodes", ActionLabel).update("epis." if is_narrow else "episodes")
         side = tab.query_one("#live-side")
         side.display = bool(shown - {"values"})

@@ -17,7 +17,7 @@ _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "mute
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
-_MIN_WITH_BARS = 18
+_MIN_WITH_BARS, _MIN_WITH_DELTA = 18, 30
 _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 
@@ -179,19 +179,19 @@ class _LineBuilder:
 
     def _comparison_parts(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
         """Yield the previous value, the value, and their difference."""
-        delta = "" if value.delta is None else _format_number(value.delta)
-        room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
+        has_delta = left >= _MIN_WITH_DELTA
+        room = max(4, (left - 3 - (_NUMBER_WIDTH + 2 if has_delta else 0)) // 2)
         if value.change == "same":
             # The text may reach into the columns of the difference, but leaves room for the note.
-            note = "   unchanged" if left >= len("   unchanged") + 5 else ""
-            yield (truncate(_value_text(value), max(room, left - len(note))).ljust(room), "muted")
+            note = "   unchanged" if left - len("   unchanged") >= 5 else ""
+            yield (truncate(_value_text(value), left - len(note)).ljust(room), "muted")
             yield (note, "muted")
             return
         yield (truncate(value.before or "missing", room).ljust(room), "muted")
         yield (" → ", "accent")
         yield (truncate(_value_text(value), room).ljust(room), "plain")
-        if delta:
-            yield (f" Δ{delta}".rjust(_NUMBER_WIDTH + 2), "warn")
+        if has_delta and value.delta is not None:
+            yield (f" Δ{_format_number(value.delta)}".rjust(_NUMBER_WIDTH + 2), "warn")
 
 
 def _has_changed(left: int) -> bool:
@@ -268,6 +268,7 @@ previous step, or to the step marked with `m`."""
         self._first_differences: Mapping[str, int] = {}
         self.value_lines: list[ValueLine] = []
         self._followed: tuple[int, int] | None = None  # a stage and its line
+        self._seeks_mark = False  # the values with the first mark may come later
 
     def show_view(self, view: TraceView) -> None:
         """Show a trace; the cursor follows the selected stage until it is moved."""
@@ -280,12 +281,8 @@ previous step, or to the step marked with `m`."""
 
     def set_difference(self, on: bool) -> None:
         """Show the values of the reference trace and go to the first mark, or hide them."""
-        self.difference = on
+        self.difference = self._seeks_mark = on
         self._fill()
-        texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
-        at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
-        if on and at is not None:
-            self.go_to_line(at)
 
     def set_first_differences(self, first: Mapping[str, int]) -> None:
         """Mark keys with the first trace that differs from the earlier rollout."""
@@ -302,7 +299,10 @@ previous step, or to the step marked with `m`."""
         super().on_resize()
         self._fill()
         # The header grows when a comparison begins: the cursor stays in view.
-        self.go_to_line(self.cursor)
+        if self._followed is not None and self.cursor == self._followed[1]:
+            self.go_to_stage(self._followed[0])
+        else:
+            self.go_to_line(self.cursor)
 
     @property
     def key(self) -> str | None:
@@ -351,3 +351,9 @@ previous step, or to the step marked with `m`."""
             self.border_title = title
         self.first = int(bool(self.value_lines) and self.value_lines[0].stage == COLUMN_HEADER)
         self.show([line.line for line in self.value_lines])
+        if self._seeks_mark:
+            texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
+            at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
+            if at is not None:
+                self._seeks_mark = False
+                self.go_to_line(at)
