@@ -243,6 +243,26 @@ async def test_selected_stage_is_scrolled_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
+async def test_cursor_of_the_values_stays_at_its_key() -> None:
+    async with playing(COUNTED) as app:
+        await app.press("s")
+        values = app.tab.panes.values
+        at = [line.label for line in values.value_lines].index("observation@0")
+        values.go_to_line(at)
+        await app.press("r")
+        assert values.value_lines[values.cursor].label == "observation@0"
+        assert values.cursor != at, "a reset has no action"
+
+
+async def test_values_scroll_to_the_selected_stage_when_they_need_a_scroll_bar() -> None:
+    chain = ("StepCounter", "RewardSum", "RewardClipping(-1, 0)")
+    async with playing(*chain, size=(80, 24), whole=True) as app:
+        await app.press("1")
+        app.app.workspace.select(2)
+        await app.press("3", "s")
+        assert "2 RewardClipping" in app.text("#live-values")
+
+
 @exhaustive
 async def test_values_start_at_the_selected_stage_below_the_titles() -> None:
     async with playing(*["DoubleToFloat"] * 20, COUNTED, size=(120, 20)) as app:

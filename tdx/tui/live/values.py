@@ -319,7 +319,7 @@ previous step, or to the step marked with `m`."""
         self._followed = stage, self.cursor if at is None else at
         if at is not None:
             self.cursor = at
-            self.scroll_to(y=at, animate=False)
+            self.scroll_to(y=at, animate=False, force=True)
             self.refresh()
 
     def _heading_of(self, stage: int) -> int | None:
@@ -337,6 +337,7 @@ previous step, or to the step marked with `m`."""
             only_written=self.only_written,
             first_differences=self._first_differences,
         )
+        before = self.value_lines[self.cursor : self.cursor + 1]
         self.value_lines = build(self.size.width)
         if len(self.value_lines) > self.size.height:
             self.value_lines = build(self.size.width - self.styles.scrollbar_size_vertical)
@@ -351,6 +352,13 @@ previous step, or to the step marked with `m`."""
             self.border_title = title
         self.first = int(bool(self.value_lines) and self.value_lines[0].stage == COLUMN_HEADER)
         self.show([line.line for line in self.value_lines])
+        if before and before[0].label:
+            # Other traces may have more lines above: the cursor stays at its key or stage.
+            same = (before[0].stage, before[0].label)
+            lines = enumerate(self.value_lines)
+            at = next((at for at, line in lines if (line.stage, line.label) == same), self.cursor)
+            if at != self.cursor:
+                self.go_to_line(at)
         if self._seeks_mark:
             texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
             at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
