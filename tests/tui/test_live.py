@@ -255,7 +255,7 @@ async def test_cursor_of_the_values_stays_at_its_key() -> None:
 
 
 async def test_values_scroll_to_the_selected_stage_when_they_need_a_scroll_bar() -> None:
-    chain = ("StepCounter", "RewardSum", "RewardClipping(-1, 0)")
+    chain = ("StepCounter(max_steps=200)", "RewardSum", "RewardClipping(-1, 0)")
     async with playing(*chain, size=(80, 24), whole=True) as app:
         await app.press("1")
         app.app.workspace.select(2)
