@@ -243,9 +243,6 @@ cannot be created."""
         place: int
         to: int
 
-    class Opened(Message):
-        """A row was double-clicked."""
-
     @dataclass
     class Marked(Message):
         """The status mark of a stage was clicked."""
@@ -462,7 +459,7 @@ cannot be created."""
 
     def on_click(self, event: events.Click) -> None:
         if event.chain == 2 and event.x >= 2:
-            self.post_message(self.Opened())
+            self.post_message(ChainPane.Edit())
 
 
 _EDITS = frozenset({"switch", "remove", "duplicate", "move"})
@@ -607,11 +604,6 @@ class ChainPane(Vertical):
     def _toggle_marked_stage(self, event: ChainList.Marked) -> None:
         event.stop()
         self.action_switch(event.place)
-
-    @on(ChainList.Opened)
-    def _open_stage(self, event: ChainList.Opened) -> None:
-        event.stop()
-        self.action_edit()
 
     def _move(self, place: int, to: int) -> None:
         stages = self.workspace.draft.stages

@@ -235,17 +235,15 @@ class LivePlayer:
         elif command.source == "zero" and isinstance(self.env, StackEnv):
             self._manual_action = build_action(self.env, {})
         else:
-            self._follow_policy(command.source)
+            from tdx.rollouts.policies.policy import load_actor
+
+            tracer = self.session.tracer
+            typed = None if command.source == self._pipeline.policy else command.source
+            target = tracer.env.stack if isinstance(tracer, LiveStackTracer) else tracer.env
+            actor = load_actor(self._pipeline, target, name=typed, allow_code=self._allow_code)
+            tracer.follow(actor)
             self._manual_action = None
         self.action_source = command.source
-
-    def _follow_policy(self, name: str) -> None:
-        from tdx.rollouts.policies.policy import load_actor
-
-        tracer = self.session.tracer
-        typed = None if name == self._pipeline.policy else name
-        target = tracer.env.stack if isinstance(tracer, LiveStackTracer) else tracer.env
-        tracer.follow(load_actor(self._pipeline, target, name=typed, allow_code=self._allow_code))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout
