@@ -509,12 +509,9 @@ class ChainPane(Vertical):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self._update_subtitle())
-        self.workspace.inspected.subscribe(self, lambda _: self._show_inspection())
+        self.workspace.inspected.subscribe(self, lambda _: self._update_keys())
+        self.workspace.inspected.subscribe(self, lambda _: self._update_subtitle())
         self.workspace.selected.subscribe(self, lambda _: self._update_keys())
-        self._update_subtitle()
-
-    def _show_inspection(self) -> None:
-        self._update_keys()
         self._update_subtitle()
 
     def _update_subtitle(self) -> None:

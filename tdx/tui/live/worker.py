@@ -375,18 +375,14 @@ class LivePlayer:
     # Updates
 
     def _push_info(self) -> None:
-        history = self.session.history
-        self._push(
-            "info",
-            SessionInfo(
-                self._pipeline.env.id,
-                tuple(self.env.batch_size),
-                action_fields(self.env),
-                self.session.default_plots,
-                history.max_traces,
-                history.max_bytes,
-            ),
+        info = SessionInfo(
+            self._pipeline.env.id,
+            self.env.batch_size.numel(),
+            action_fields(self.env),
+            self.session.default_plots,
+            self.session.history.max_bytes,
         )
+        self._push("info", info)
 
     def _push_changes(self, now: float) -> None:
         """Push what has changed, but not too often while running fast."""
