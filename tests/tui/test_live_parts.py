@@ -103,6 +103,15 @@ def test_narrow_values_show_numbers_instead_of_a_histogram() -> None:
     assert any("-0.55 … 0.43" in text for line in lines for text, _ in line.line)
 
 
+def test_image_is_compared_as_an_image() -> None:
+    trace = _values()
+    image = replace(trace.values[0], is_image=True, change="changed", before="[0.2333 0.2 …")
+    trace = replace(trace, values=(image, *trace.values[1:]))
+    line = build_value_lines(trace, 60, difference=True)[1]
+    text = " ".join("".join(part for part, _ in line.line).split())
+    assert text.startswith("~ observation@0 image → image 4"), text
+
+
 def test_unchanged_values_use_the_room_of_the_difference() -> None:
     trace = _values()
     flag = replace(trace.values[0], text="false", change="same", minimum=None)

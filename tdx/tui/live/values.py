@@ -187,7 +187,9 @@ class _LineBuilder:
             yield (truncate(_value_text(value), left - len(note)).ljust(room), "muted")
             yield (note, "muted")
             return
-        yield (truncate(value.before or "missing", room).ljust(room), "muted")
+        # The numbers of an image say less than that it is one.
+        before = "image" if value.is_image and value.before else value.before or "missing"
+        yield (truncate(before, room).ljust(room), "muted")
         yield (" → ", "accent")
         yield (truncate(_value_text(value), room).ljust(room), "plain")
         if has_delta and value.delta is not None:
