@@ -385,7 +385,7 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
 @exhaustive
 async def test_panes_alternate_on_a_small_screen() -> None:
     async def press_v() -> list[list[str]]:
-        seen = []
+        seen: list[list[str]] = []
         for _ in range(5):
             seen.append([name for name, pane in app.tab.panes.by_name.items() if pane.display])
             await app.press("v")

@@ -154,6 +154,8 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
         break_on_hyphens=False,
     )
     lines = [truncate(line, room) for line in fill.wrap(row.detail)]
+    if len(lines) > 1 and lines[-1].strip() == "…" and lines[-2].endswith("…"):
+        del lines[-1]  # the line above was cut too, and says so
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
     return [replace(row, detail=""), *below]
 
@@ -364,14 +366,14 @@ cannot be created."""
             style = "off" if row.badge == "off" else "detail"
             return [self._styled_segment("│    ", "line"), self._styled_segment(row.title, style)]
         if row.kind == "reading":
-            lead, room = self._styled_segment("│    ", "line"), width - 6
+            rule, room = self._styled_segment("│    ", "line"), width - 6
             if row.badge:
                 text = _shorten_change(f"{row.title} {row.detail}", room)
-                return [lead, self._styled_segment(text, "warning")]
+                return [rule, self._styled_segment(text, "warning")]
             text = truncate(f"{row.line} {row.title}".lstrip(), room)
             left = room - len(text)
             time = row.detail.rjust(left) if len(row.detail) < left else ""
-            return [lead, self._styled_segment(text, "key"), self._styled_segment(time, "line")]
+            return [rule, self._styled_segment(text, "key"), self._styled_segment(time, "line")]
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "

@@ -363,7 +363,7 @@ previous step, or to the step marked with `m`."""
                 self.go_to_line(at)
         if self._seeks_mark:
             texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
-            at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
-            if at is not None:
+            mark = next((at for at, text in enumerate(texts) if " ≠" in text), None)
+            if mark is not None:
                 self._seeks_mark = False
-                self.go_to_line(at)
+                self.go_to_line(mark)
