@@ -133,7 +133,7 @@ async def test_chain_shows_what_the_stages_do_while_the_env_is_stepped() -> None
 
 async def test_cut_arguments_take_no_line_of_their_own() -> None:
     key = "truncated_by_the_counter_of_steps"
-    stage = f"StepCounter(max_steps=200, truncated_key='{key}', step_count_key='steps')"
+    stage = f"StepCounter(max_steps=200, truncated_key='{key}', step_count_key='{key}s')"
     async with driven(stage, *["RewardSum"] * 14, size=(80, 24)) as app:
         chain = app.text("#chain", lines=True)
         assert 'truncated_key="trunca' in chain
