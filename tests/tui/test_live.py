@@ -230,8 +230,10 @@ async def test_shows_all_keys_or_only_written_ones() -> None:
         assert app.text("#live-values").count("observation@0") == 1
         await app.press("o")
         assert app.text("#live-values").count("observation@0") == 4
+        values = app.tab.panes.values
+        values.go_to_line(1)
         await app.press("down", "down", "pagedown", "pageup", "up")
-        assert app.tab.panes.values.cursor == 2
+        assert values.cursor == 2
 
 
 @exhaustive
