@@ -277,11 +277,12 @@ class LineList(ScrollView, LineWidget, can_focus=True):
         """Move the cursor and scroll to it."""
         before, self.cursor = self.cursor, self._inside(line)
         top, height = int(self.scroll_offset.y), self.size.height
+        # Forced, because new lines may need a scroll bar that the next layout displays.
         if self.cursor == self.first:
-            self.scroll_to(y=0, animate=False)
+            self.scroll_to(y=0, animate=False, force=True)
         elif height and not top <= self.cursor < top + height:
             to = self.cursor - (0 if self.cursor < top else height - 1)
-            self.scroll_to(y=to, animate=False)
+            self.scroll_to(y=to, animate=False, force=True)
         self._again(before, self.cursor)
 
     def on_click(self, event: events.Click) -> None:

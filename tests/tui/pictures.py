@@ -69,12 +69,22 @@ async def draw_tabs() -> None:
         await app.press("2")
         await until(app, "float32")
         keep(app, "specs")
+
+
+async def draw_live() -> None:
+    """Step a chain that clips all rewards to 0, and draw what its stages do."""
+    stages = (*STAGES[:3], "CatFrames(4, -3)", "RewardClipping(-1, 0)", *STAGES[4:])
+    pipeline = Pipeline.of(EnvConfig("CartPole-v1", from_pixels=True, seed=0), *stages)
+    draft = opened("cartpole_pixels.yaml", pipeline)
+    async with driven(draft=draft, size=SIZE, backend=Backend()) as app:
+        await until(app, " keys")
+        await app.press("down", *["down"] * 3)
         await app.pilot.press("3")
         await until(app, "step 0")
-        await app.pilot.press("z", "space")
-        await until(app, "step 40")
-        await app.pilot.press("space")
-        await until(app, "paused")
+        await app.pilot.press("n")
+        await app.press("text:60", "enter")
+        await until(app, "step 60")
+        await until(app, "at a bound")
         await asyncio.sleep(0.5)
         keep(app, "live")
 
@@ -160,6 +170,7 @@ async def draw_contract() -> None:
 
 DRAWN: dict[str, Callable[[], Coroutine[None, None, None]]] = {
     "tabs": draw_tabs,
+    "live": draw_live,
     "profile": draw_profile,
     "sb3": partial(draw_stack, "sb3", 5),
     "torchrl": partial(draw_stack, "torchrl", 1),

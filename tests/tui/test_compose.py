@@ -116,16 +116,28 @@ async def test_chain_shows_what_the_stages_do_while_the_env_is_stepped() -> None
             await app.settle()
         (notice,) = app.notices[before:]
         assert "reward has been constant for 50 steps" in notice
-        # Without room for all, those that warn remain.
+        # Without room for all, those that warn remain, and numbers replace the arguments.
         await resize(app.pilot, 80, 16)
         for name in ("RewardSum",) * 12:
             workspace.edit("add", workspace.draft.insert(2, [StageConfig(name)]))
         workspace.show_readings([counts, clipped])
         await app.settle()
         assert "1 → 0 at a bound" in app.text("#chain")
-        assert "+ 3" not in app.text("#chain")
+        assert "0 StepCounter + 3" in app.text("#chain")
+        workspace.show_readings([counts, replace(clipped, before=-1.25, numbers=(-0.125,))])
+        await app.settle()
+        assert "→ -0.12 at a bound" in app.text("#chain"), "the warning is not cut"
         await app.press("u")
         assert "at a bound" not in app.text("#chain"), "an edit moves the stages"
+
+
+async def test_cut_arguments_take_no_line_of_their_own() -> None:
+    key = "truncated_by_the_counter_of_steps"
+    stage = f"StepCounter(max_steps=200, truncated_key='{key}', step_count_key='{key}s')"
+    async with driven(stage, *["RewardSum"] * 14, size=(80, 24)) as app:
+        chain = app.text("#chain", lines=True)
+        assert 'truncated_key="trunca' in chain
+        assert not any(line.strip(" │") == "…" for line in chain.splitlines()), chain
 
 
 EDITS: list[tuple[list[str], list[str], int]] = [

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tdx import StepCounter, TransformedEnv, open_dump
-from tdx.pipeline import Pipeline
+from tdx.pipeline import Pipeline, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
@@ -230,8 +230,10 @@ async def test_shows_all_keys_or_only_written_ones() -> None:
         assert app.text("#live-values").count("observation@0") == 1
         await app.press("o")
         assert app.text("#live-values").count("observation@0") == 4
+        values = app.tab.panes.values
+        values.go_to_line(1)
         await app.press("down", "down", "pagedown", "pageup", "up")
-        assert app.tab.panes.values.cursor == 2
+        assert values.cursor == 2
 
 
 @exhaustive
@@ -241,6 +243,36 @@ async def test_selected_stage_is_scrolled_to_the_top() -> None:
         app.app.workspace.select(13)
         await app.settle()
         assert "13 StepCounter" in app.text("#live-values")
+
+
+async def test_cursor_of_the_values_stays_at_its_key() -> None:
+    async with playing(COUNTED) as app:
+        await app.press("s")
+        values = app.tab.panes.values
+        at = [line.label for line in values.value_lines].index("observation@0")
+        values.go_to_line(at)
+        await app.press("r")
+        assert values.value_lines[values.cursor].label == "observation@0"
+        assert values.cursor != at, "a reset has no action"
+
+
+async def test_values_scroll_to_the_selected_stage_when_they_need_a_scroll_bar() -> None:
+    chain = ("StepCounter(max_steps=200)", "RewardSum", "RewardClipping(-1, 0)")
+    async with playing(*chain, size=(80, 24), whole=True) as app:
+        await app.press("1")
+        app.app.workspace.select(2)
+        await app.press("3", "s")
+        assert "2 RewardClipping" in app.text("#live-values")
+
+
+@exhaustive
+async def test_values_start_at_the_selected_stage_below_the_titles() -> None:
+    async with playing(*["DoubleToFloat"] * 20, COUNTED, size=(120, 20)) as app:
+        app.app.workspace.select(20)
+        await app.press("s")
+        shown = app.text("#live-values")
+        assert "version" in app.find("#live-values").lines[0][0][0]
+        assert "20 StepCounter" in shown
 
 
 @exhaustive
@@ -354,17 +386,52 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
 
 @exhaustive
 async def test_panes_alternate_on_a_small_screen() -> None:
-    async with playing(COUNTED, size=(48, 18)) as app:
-        await app.press("s")
-        seen = []
+    async def press_v() -> list[list[str]]:
+        seen: list[list[str]] = []
         for _ in range(5):
             seen.append([name for name, pane in app.tab.panes.by_name.items() if pane.display])
             await app.press("v")
-        assert seen == [["values"], ["plots"], ["images"], ["episodes"], ["manual"]]
+        return seen
+
+    async with playing(COUNTED, size=(48, 15)) as app:
+        await app.press("s")
+        assert await press_v() == [["values"], ["plots"], ["images"], ["episodes"], ["manual"]]
         await app.pilot.click("#show-episodes")
         await app.settle()
         assert app.tab.panes.front == "episodes"
         assert app.app.focused is app.tab.panes.episodes
+        await app.press("v", "v")
+        # A pane of a few lines leaves room for the values.
+        await resize(app.pilot, 48, 20)
+        plots, episodes, manual = (["values", name] for name in ("plots", "episodes", "manual"))
+        assert await press_v() == [["values"], plots, ["images"], episodes, manual]
+
+
+@exhaustive
+async def test_nothing_of_the_bars_is_cut_on_a_narrow_screen() -> None:
+    from tdx import ToTensorImage
+
+    def make(pipeline: Pipeline) -> TransformedEnv:
+        return TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
+
+    async with playing(make=make, size=(32, 14)) as app:
+        await app.press("s")
+        assert app.text("#live-bars") == "▶ run step n reset until … - 20 steps/s + action: random"
+        assert app.text("#live-choose") == "values plots images epis. manual"
+
+
+async def test_first_difference_is_in_view_on_a_small_screen() -> None:
+    # The header grows, and takes lines from the values, after the cursor has moved there.
+    async with playing("StepCounter", "RewardClipping(-1, 0)", size=(48, 18)) as app:
+        await app.press("n", "text:5", "enter")
+        count, workspace = len(app.backend.players), app.app.workspace
+        workspace.edit("edit", workspace.draft.replace(1, parse_stage("RewardClipping(-9, -5)")))
+        await until(lambda: len(app.backend.players) > count)
+        await app.settle()
+        assert "1 RewardClipping" in app.text("#live-values")
+        assert "≠1" in app.text("#live-values")
+        assert app.text("#live-replay") == "Y keep u undo B branch"
+        assert not app.find("#live-bars").display, "the differences need the room"
 
 
 @exhaustive

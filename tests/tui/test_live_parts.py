@@ -92,3 +92,33 @@ def test_values_and_their_titles_fit_the_width(width: int) -> None:
     (mission,) = (line for line in lines if "mission@0" in line)
     assert "get to" in mission
     assert "–" not in mission
+
+
+def test_narrow_values_show_numbers_instead_of_a_histogram() -> None:
+    trace = _values()
+    long = replace(
+        trace.values[0], text="[-0.5514 0.4309 0.1 0.2]", minimum=-0.55141, maximum=0.43094
+    )
+    lines = build_value_lines(replace(trace, values=(long, *trace.values[1:])), 32)
+    assert any("-0.55 … 0.43" in text for line in lines for text, _ in line.line)
+
+
+def test_image_is_compared_as_an_image() -> None:
+    trace = _values()
+    image = replace(trace.values[0], is_image=True, change="changed", before="[0.2333 0.2 …")
+    trace = replace(trace, values=(image, *trace.values[1:]))
+    line = build_value_lines(trace, 60, difference=True)[1]
+    text = " ".join("".join(part for part, _ in line.line).split())
+    assert text.startswith("~ observation@0 image → image 4"), text
+
+
+def test_unchanged_values_use_the_room_of_the_difference() -> None:
+    trace = _values()
+    flag = replace(trace.values[0], text="false", change="same", minimum=None)
+    trace = replace(trace, values=(flag, *trace.values[1:]))
+    for width in (30, 44):
+        line = build_value_lines(trace, width, difference=True)[1]
+        text = "".join(part for part, _ in line.line)
+        assert "false" in text
+        assert len(text) <= width
+        assert ("unchanged" in text) == (width == 44)

@@ -140,10 +140,11 @@ def find_images(
             image = as_array(rows.of(version.value))
             if image is not None and is_image_shape(tuple(image.shape), image.dtype.kind):
                 is_stage = stage.kind == "stage"
-                down = -3 if _layout(tuple(image.shape)) == "last" else -2
+                layout = _layout(tuple(image.shape))
+                down = -3 if layout == "last" else -2
                 height, width = image.shape[down], image.shape[down + 1]
                 scaled = (max(1, round(side * min(zoom, 1.0))) for side in (width, height))
-                frames = to_frames(_subsample(image, zoom))
+                frames = to_frames(_subsample(image, zoom, layout), layout)
                 strip = make_strip(frames, *scaled)
                 yield ImageView(
                     version=version.name,
@@ -158,21 +159,27 @@ def find_images(
                 )
 
 
-def _subsample(numbers: np.ndarray[Any, Any], zoom: float) -> np.ndarray[Any, Any]:
+def _subsample(
+    numbers: np.ndarray[Any, Any], zoom: float, layout: str | None
+) -> np.ndarray[Any, Any]:
     """Take every n-th pixel of an image that is several times too large."""
     step = int(1 / zoom / 2)
     if step < 2:
         return numbers
     every = slice(None, None, step)
-    is_last = _layout(tuple(numbers.shape)) == "last"
-    return numbers[(..., every, every, slice(None)) if is_last else (..., every, every)]
+    return numbers[(..., every, every, slice(None)) if layout == "last" else (..., every, every)]
 
 
-def to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Convert to frames of bytes ``[H, W, 3]``, one unless frames are stacked; gray is repeated."""
+def to_frames(
+    numbers: np.ndarray[Any, Any], layout: str | None = None
+) -> list[np.ndarray[Any, Any]]:
+    """Convert to frames of bytes ``[H, W, 3]``, one unless frames are stacked; gray is repeated.
+
+    The layout of a subsampled image is that of the image: its own sides may be too small to tell.
+    """
     import numpy as np
 
-    layout = _layout(tuple(numbers.shape))
+    layout = layout or _layout(tuple(numbers.shape))
     image = _to_bytes(numbers)
     if layout == "none":
         image = image[..., None]

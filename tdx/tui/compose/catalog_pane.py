@@ -18,12 +18,7 @@ from textual.widgets.option_list import Option
 
 from tdx.foundation.errors import TdxError
 from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.editing.forms import (
-    FormField,
-    fill_arguments,
-    list_stage_fields,
-    split_words,
-)
+from tdx.pipeline.editing.forms import FormField, fill_arguments, list_stage_fields, split_words
 from tdx.pipeline.transform_info import TransformInfo, strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.compose.form_row import WordSuggester, available_keys

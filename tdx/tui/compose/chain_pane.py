@@ -53,6 +53,7 @@ class ChainRow:
     title: str
     detail: str = ""  # text after the name
     badge: Badge = ""  # status of the stage
+    line: str = ""  # sparkline of a reading
     cost: str = ""  # measured time per step
 
 
@@ -128,8 +129,8 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     else:
         change = f"{_format_mean(reading.before)} → {latest}"
     if reading.warning:
-        return ChainRow("reading", reading.number, f"{change} {reading.warning}", badge="warning")
-    return ChainRow("reading", reading.number, f"{_draw_line(reading.numbers)} {change}", time)
+        return ChainRow("reading", reading.number, change, reading.warning, badge="warning")
+    return ChainRow("reading", reading.number, change, time, line=_draw_line(reading.numbers))
 
 
 _MAX_SUBTITLE = 24
@@ -153,6 +154,8 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
         break_on_hyphens=False,
     )
     lines = [truncate(line, room) for line in fill.wrap(row.detail)]
+    if len(lines) > 1 and lines[-1].strip() == "…" and lines[-2].endswith("…"):
+        del lines[-1]  # the line above was cut too, and says so
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
     return [replace(row, detail=""), *below]
 
@@ -179,6 +182,16 @@ def _format_mean(number: float) -> str:
         ['-0.064', '0', '17', '1,234', '2.5e+07']
     """
     return f"{number:,.0f}" if 100 <= abs(number) < 10_000 else f"{number:.2g}"
+
+
+def _shorten_change(text: str, width: int) -> str:
+    """Shorten a text; of ``before → after``, the number before goes first.
+
+    Example:
+        >>> _shorten_change("-0.095 → -0.001 at a bound", 23)
+        '→ -0.001 at a bound'
+    """
+    return truncate(text if len(text) <= width else text[max(0, text.find("→")) :], width)
 
 
 def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
@@ -232,9 +245,6 @@ cannot be created."""
         place: int
         to: int
 
-    class Opened(Message):
-        """A row was double-clicked."""
-
     @dataclass
     class Marked(Message):
         """The status mark of a stage was clicked."""
@@ -279,8 +289,16 @@ cannot be created."""
             workspace.costs,
         )
         if len(rows) > self.size.height:
-            # Without room for all readings, those that warn remain.
-            rows = [row for row in rows if row.kind != "reading" or row.badge]
+            # Without room for all readings, those that warn keep their lines, and the other
+            # numbers replace the arguments.
+            numbers = {row.place: row.title for row in rows if row.line}
+            rows = [
+                replace(row, detail=numbers.get(row.place, row.detail))
+                if row.kind == "stage"
+                else row
+                for row in rows
+                if row.kind != "reading" or row.badge
+            ]
         keys = _build_key_rows(workspace.draft, workspace.status)
         if len(rows) + len(keys) <= self.size.height:
             rows += keys
@@ -348,22 +366,21 @@ cannot be created."""
             style = "off" if row.badge == "off" else "detail"
             return [self._styled_segment("│    ", "line"), self._styled_segment(row.title, style)]
         if row.kind == "reading":
-            text = truncate(row.title, width - 6)
-            room = width - 5 - len(text) - 1
-            time = row.detail.rjust(room) if len(row.detail) < room else ""
-            kind = "warning" if row.badge else "key"
-            return [
-                self._styled_segment("│    ", "line"),
-                self._styled_segment(text, kind),
-                self._styled_segment(time, "line"),
-            ]
+            rule, room = self._styled_segment("│    ", "line"), width - 6
+            if row.badge:
+                text = _shorten_change(f"{row.title} {row.detail}", room)
+                return [rule, self._styled_segment(text, "warning")]
+            text = truncate(f"{row.line} {row.title}".lstrip(), room)
+            left = room - len(text)
+            time = row.detail.rjust(left) if len(row.detail) < left else ""
+            return [rule, self._styled_segment(text, "key"), self._styled_segment(time, "line")]
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
             cost = f" {row.cost}" if row.cost else ""
             title = truncate(row.title, width - 6 - len(cost))
             left = width - 2 - len(number) - len(title) - 2 - len(cost)
-            detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
+            detail = f"  {_shorten_change(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"
             return [
@@ -444,7 +461,7 @@ cannot be created."""
 
     def on_click(self, event: events.Click) -> None:
         if event.chain == 2 and event.x >= 2:
-            self.post_message(self.Opened())
+            self.post_message(ChainPane.Edit())
 
 
 _EDITS = frozenset({"switch", "remove", "duplicate", "move"})
@@ -494,12 +511,9 @@ class ChainPane(Vertical):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self._update_subtitle())
-        self.workspace.inspected.subscribe(self, lambda _: self._show_inspection())
+        self.workspace.inspected.subscribe(self, lambda _: self._update_keys())
+        self.workspace.inspected.subscribe(self, lambda _: self._update_subtitle())
         self.workspace.selected.subscribe(self, lambda _: self._update_keys())
-        self._update_subtitle()
-
-    def _show_inspection(self) -> None:
-        self._update_keys()
         self._update_subtitle()
 
     def _update_subtitle(self) -> None:
@@ -589,11 +603,6 @@ class ChainPane(Vertical):
     def _toggle_marked_stage(self, event: ChainList.Marked) -> None:
         event.stop()
         self.action_switch(event.place)
-
-    @on(ChainList.Opened)
-    def _open_stage(self, event: ChainList.Opened) -> None:
-        event.stop()
-        self.action_edit()
 
     def _move(self, place: int, to: int) -> None:
         stages = self.workspace.draft.stages

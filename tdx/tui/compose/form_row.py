@@ -90,11 +90,6 @@ class FormRow(Widget):
         row: FormRow
         text: str
 
-        @property
-        def control(self) -> FormRow:
-            """The row."""
-            return self.row
-
     @dataclass
     class PickKeys(Message):
         """The dialog for keys should open."""
@@ -112,7 +107,7 @@ class FormRow(Widget):
         super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
         self.field = field
         self.keys = keys
-        self._text = field.text
+        self.text = field.text
         self._chain_text = field.text
 
     def on_resize(self, event: events.Resize) -> None:
@@ -128,11 +123,6 @@ class FormRow(Widget):
             yield Button("▾", classes="form-keys", compact=True)
         yield Static(Content.styled(self.field.short_type, "dim"), classes="form-type")
         yield Static("", classes="form-error")
-
-    @property
-    def text(self) -> str:
-        """The current text."""
-        return self._text
 
     @property
     def input(self) -> Widget:
@@ -160,11 +150,11 @@ class FormRow(Widget):
         box = self.query(Input)
         if box and self.field.kind == "keys":
             box.first().suggester = self._suggester()
-        is_typed = bool(box) and box.first().value != self._text
+        is_typed = bool(box) and box.first().value != self.text
         if field.text == self._chain_text or self.has_focus_within or is_typed:
             return
         self._chain_text = field.text
-        if field.text != self._text:
+        if field.text != self.text:
             self.set_text(field.text)
         self.show_error(None)
 
@@ -174,7 +164,7 @@ class FormRow(Widget):
 
     def set_text(self, text: str) -> None:
         """Set the text without posting a message."""
-        self._text = text
+        self.text = text
         if self.field.kind == "flag":
             self.query_one(Checkbox).value = (text or self.field.default) == "True"
         elif self.field.kind == "choice":
@@ -236,7 +226,7 @@ class FormRow(Widget):
         event.stop()
         event.checkbox.label = FlagBox.label_for(event.value)
         text = str(event.value)
-        if (self._text or self.field.default) != text:
+        if (self.text or self.field.default) != text:
             self._emit("" if text == self.field.default else text)
 
     @on(Button.Pressed)
@@ -257,8 +247,8 @@ class FormRow(Widget):
             self.post_message(self.Left(self, -1 if event.key == "up" else 1))
 
     def _emit(self, text: str) -> None:
-        if text != self._text:
-            self._text = text
+        if text != self.text:
+            self.text = text
             self.post_message(self.Edited(self, text))
 
 

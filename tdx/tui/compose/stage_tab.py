@@ -63,12 +63,6 @@ accepts a completion, `Esc` returns to the chain. Input is validated as you type
 the last valid value. `F2` in a field for keys lists the available keys."""
 
     @dataclass
-    class PickKeys(Message):
-        """The dialog for keys should open for a row."""
-
-        row: FormRow
-
-    @dataclass
     class Editing(Message):
         """Another field has the focus: which one, and the keys that leave it; empty: no field."""
 
@@ -329,11 +323,6 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         field = next((field for field in self._fields() if field.name == name), None)
         if field is not None:
             row.accept(field)
-
-    @on(FormRow.PickKeys)
-    def _forward_pick_keys(self, event: FormRow.PickKeys) -> None:
-        event.stop()
-        self.post_message(self.PickKeys(event.row))
 
     @on(Button.Pressed, "#form-env")
     async def _choose_env(self, event: Button.Pressed) -> None:

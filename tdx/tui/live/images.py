@@ -199,7 +199,8 @@ def _title(placed: PlacedImage) -> str:
     place = f"{image.stage} {image.name}" if image.stage >= 0 else image.name
     shape = "×".join(map(str, image.shape))
     if image.is_earlier:
-        place = f"earlier {place}"
+        earlier = f"earlier {place}"
+        place = earlier if len(earlier) <= placed.room else "earlier"
     elif image.stage >= 0 and len(place) + len(shape) + 3 <= placed.room:
         place = f"→ {place}"
     return f"{place} {shape}" if len(place) + len(shape) < placed.room else place

@@ -133,19 +133,10 @@ class SessionInfo:
     """Facts about a session that do not change."""
 
     env: str
-    batch: tuple[int, ...]
+    num_envs: int
     fields: tuple[ActionField, ...]
     plots: tuple[str, ...]
-    max_traces: int
     max_bytes: int
-
-    @property
-    def num_envs(self) -> int:
-        """Number of envs in the batch."""
-        num_envs = 1
-        for size in self.batch:
-            num_envs *= size
-        return num_envs
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,18 +26,31 @@ Pane = Literal["values", "plots", "images", "episodes", "manual"]
 Form = Literal["broad", "middle", "slim"]
 PANES: tuple[Pane, ...] = ("values", "plots", "images", "episodes", "manual")
 _BROAD_SIZE = (92, 20)
+_PICTURES_WIDTH = 84
+"""Width at which images have room beside the values."""
 _TALL_HEIGHT = 24
+_SHORT_HEIGHT = 16
+"""Height at which a pane of a few lines has room below the values."""
+_ONE_BAR_WIDTH = 76
+_NARROW_WIDTH = 44
 _TALL_IMAGES = 32
 """Height at which images have room beside the values and another pane."""
 
 
 def arrange_panes(
-    width: int, height: int, front: Pane, *, has_images: bool, is_manual: bool
+    width: int,
+    height: int,
+    front: Pane,
+    *,
+    has_images: bool,
+    is_manual: bool,
+    is_short: bool = False,
 ) -> tuple[Form, set[Pane]]:
     """Choose the panes that have room; the one in front is shown in any case.
 
     The form is ``broad`` with the values next to the others, ``middle`` with one more pane below
     them, the images if there are any, or ``slim`` with one pane. Images in front have all the room.
+    ``is_short``: the pane in front needs a few lines only.
 
     Example:
         >>> sorted(arrange_panes(50, 20, "plots", has_images=False, is_manual=False)[1])
@@ -50,11 +63,11 @@ def arrange_panes(
     if front == "images" and has_images:
         return "slim", {front}
     images: set[Pane] = {"images"} if has_images else set()
-    if width >= _BROAD_SIZE[0] and height >= _BROAD_SIZE[1]:
+    if width >= (_PICTURES_WIDTH if has_images else _BROAD_SIZE[0]) and height >= _BROAD_SIZE[1]:
         shown: set[Pane] = {"values", "plots", "episodes", front}
         shown |= images
         return "broad", shown | {"manual"} if is_manual else shown
-    if height >= _TALL_HEIGHT:
+    if height >= (_SHORT_HEIGHT if is_short else _TALL_HEIGHT):
         second: Pane = front
         if front == "values":
             second = "images" if has_images else "plots"
@@ -144,8 +157,11 @@ class LiveHeader(Vertical):
         #live-rate { width: auto; padding: 0 1; }
         #live-replay { height: 1; display: none; }
         .-joined { margin-right: 0; }
-        &.-broad #live-bars { layout: horizontal; height: 1; }
-        &.-broad .live-bar { width: auto; }
+        &.-one-bar #live-bars { layout: horizontal; height: 1; }
+        &.-one-bar .live-bar { width: auto; }
+        &.-compared #live-replay { display: block; }
+        &.-compared.-short #live-bars { display: none; }
+        &.-compared.-short #live-note { max-height: 6; }
     }
     """
 
@@ -268,7 +284,7 @@ class LivePanes:
         names = [name for name, _ in sorted(differences or (), key=itemgetter(1))]
         self._differing = next((name for name in names if name in state.plot_names), None)
         if self._is_compared != before[0]:
-            self.header.query_one("#live-replay").display = self._is_compared
+            self.header.set_class(self._is_compared, "-compared")
             self.values.set_difference(self._is_compared)
         return (self._is_compared, self._differing) != before
 
@@ -309,17 +325,26 @@ class LivePanes:
     def arrange(self, tab: Widget, *, is_manual: bool, num_envs: int) -> None:
         """Display the panes that have room."""
         width, height = tab.size
+        front = self.front
         form, shown = arrange_panes(
-            width, height, self.front, has_images=self._has_images, is_manual=is_manual
+            width,
+            height,
+            front,
+            has_images=self._has_images,
+            is_manual=is_manual,
+            is_short=self.plots.is_flat if front == "plots" else front in ("episodes", "manual"),
         )
         has_images = "images" in shown
         forms = {f"-{name}": form == name for name in get_args(Form)}
         # One change of classes: each restyles the whole tab.
-        tab.update_classes({**forms, "-pictures": has_images})
-        self.header.set_class(width >= _BROAD_SIZE[0], "-broad")
+        is_narrow = width < _NARROW_WIDTH
+        tab.update_classes({**forms, "-pictures": has_images, "-narrow": is_narrow})
+        self.header.set_class(width >= _ONE_BAR_WIDTH, "-one-bar")
+        self.header.set_class(height < _TALL_HEIGHT, "-short")
         for pane, widget in self.by_name.items():
             widget.display = pane in shown
             tab.query_one(f"#show-{pane}").set_class(pane in shown, "-on")
+        tab.query_one("#show-episodes", ActionLabel).update("epis." if is_narrow else "episodes")
         side = tab.query_one("#live-side")
         side.display = bool(shown - {"values"})
         # Plots and episodes leave room that they do not need to images and values.

@@ -17,6 +17,7 @@ _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "mute
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
+_MIN_WITH_BARS, _MIN_WITH_DELTA = 18, 30
 _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 
@@ -46,7 +47,7 @@ def build_value_lines(
     """
     first = first_differences if view.is_earlier and first_differences else {}
     longest = max((len(value.version) for value in view.values), default=8)
-    name = min(longest, max(12, width // 3))
+    name = min(longest, max(12, width * 2 // 5))
     return list(_LineBuilder(view, width, difference, only_written, first, name).all())
 
 
@@ -165,28 +166,34 @@ class _LineBuilder:
 
     def _short(self, value: ValueView, left: int, style: str) -> Iterator[tuple[str, str]]:
         """Yield the numbers if the columns do not fit."""
-        bars = _histogram_bars(value.histogram)
+        bars = _histogram_bars(value.histogram) if left >= _MIN_WITH_BARS else ""
         flag = _nonfinite_text(value)
         room = max(0, left - len(bars) - 1 - (len(flag) + 1 if flag else 0))
         text = _value_text(value)
         if len(text) > room and value.minimum is not None:
             text = f"{_format_number(value.minimum)} … {_format_number(value.maximum)}"
+            if len(text) > room and value.maximum is not None:
+                text = f"{value.minimum:.2g} … {value.maximum:.2g}"
         yield (truncate(text, room).ljust(room + 1), style)
         yield (bars, "secondary")
 
     def _comparison_parts(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
         """Yield the previous value, the value, and their difference."""
-        delta = "" if value.delta is None else _format_number(value.delta)
-        room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
+        has_delta = left >= _MIN_WITH_DELTA
+        room = max(4, (left - 3 - (_NUMBER_WIDTH + 2 if has_delta else 0)) // 2)
         if value.change == "same":
-            yield (truncate(_value_text(value), room).ljust(room), "muted")
-            yield ("   unchanged", "muted")
+            # The text may reach into the columns of the difference, but leaves room for the note.
+            note = "   unchanged" if left - len("   unchanged") >= 5 else ""
+            yield (truncate(_value_text(value), left - len(note)).ljust(room), "muted")
+            yield (note, "muted")
             return
-        yield (truncate(value.before or "missing", room).ljust(room), "muted")
+        # The numbers of an image say less than that it is one.
+        before = "image" if value.is_image and value.before else value.before or "missing"
+        yield (truncate(before, room).ljust(room), "muted")
         yield (" → ", "accent")
         yield (truncate(_value_text(value), room).ljust(room), "plain")
-        if delta:
-            yield (f" Δ{delta}".rjust(_NUMBER_WIDTH + 2), "warn")
+        if has_delta and value.delta is not None:
+            yield (f" Δ{_format_number(value.delta)}".rjust(_NUMBER_WIDTH + 2), "warn")
 
 
 def _has_changed(left: int) -> bool:
@@ -263,24 +270,21 @@ previous step, or to the step marked with `m`."""
         self._first_differences: Mapping[str, int] = {}
         self.value_lines: list[ValueLine] = []
         self._followed: tuple[int, int] | None = None  # a stage and its line
+        self._seeks_mark = False  # the values with the first mark may come later
 
     def show_view(self, view: TraceView) -> None:
         """Show a trace; the cursor follows the selected stage until it is moved."""
         self.view = view
         self._fill()
-        if self._followed is not None and self.cursor == self._followed[1]:
+        if self._followed is not None and self.cursor == self._inside(self._followed[1]):
             stage, line = self._followed
             if self._heading_of(stage) != line:
                 self.go_to_stage(stage)
 
     def set_difference(self, on: bool) -> None:
         """Show the values of the reference trace and go to the first mark, or hide them."""
-        self.difference = on
+        self.difference = self._seeks_mark = on
         self._fill()
-        texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
-        at = next((at for at, text in enumerate(texts) if " ≠" in text), None)
-        if on and at is not None:
-            self.go_to_line(at)
 
     def set_first_differences(self, first: Mapping[str, int]) -> None:
         """Mark keys with the first trace that differs from the earlier rollout."""
@@ -296,6 +300,11 @@ previous step, or to the step marked with `m`."""
     def on_resize(self) -> None:
         super().on_resize()
         self._fill()
+        # The header grows when a comparison begins: the cursor stays in view.
+        if self._followed is not None and self.cursor == self._followed[1]:
+            self.go_to_stage(self._followed[0])
+        else:
+            self.go_to_line(self.cursor)
 
     @property
     def key(self) -> str | None:
@@ -312,7 +321,7 @@ previous step, or to the step marked with `m`."""
         self._followed = stage, self.cursor if at is None else at
         if at is not None:
             self.cursor = at
-            self.scroll_to(y=at, animate=False)
+            self.scroll_to(y=at, animate=False, force=True)
             self.refresh()
 
     def _heading_of(self, stage: int) -> int | None:
@@ -330,6 +339,7 @@ previous step, or to the step marked with `m`."""
             only_written=self.only_written,
             first_differences=self._first_differences,
         )
+        before = self.value_lines[self.cursor : self.cursor + 1]
         self.value_lines = build(self.size.width)
         if len(self.value_lines) > self.size.height:
             self.value_lines = build(self.size.width - self.styles.scrollbar_size_vertical)
@@ -344,3 +354,16 @@ previous step, or to the step marked with `m`."""
             self.border_title = title
         self.first = int(bool(self.value_lines) and self.value_lines[0].stage == COLUMN_HEADER)
         self.show([line.line for line in self.value_lines])
+        if before and before[0].label:
+            # Other traces may have more lines above: the cursor stays at its key or stage.
+            same = (before[0].stage, before[0].label)
+            lines = enumerate(self.value_lines)
+            at = next((at for at, line in lines if (line.stage, line.label) == same), self.cursor)
+            if at != self.cursor:
+                self.go_to_line(at)
+        if self._seeks_mark:
+            texts = ("".join(text for text, _ in line.line) for line in self.value_lines)
+            mark = next((at for at, text in enumerate(texts) if " ≠" in text), None)
+            if mark is not None:
+                self._seeks_mark = False
+                self.go_to_line(mark)

@@ -235,17 +235,15 @@ class LivePlayer:
         elif command.source == "zero" and isinstance(self.env, StackEnv):
             self._manual_action = build_action(self.env, {})
         else:
-            self._follow_policy(command.source)
+            from tdx.rollouts.policies.policy import load_actor
+
+            tracer = self.session.tracer
+            typed = None if command.source == self._pipeline.policy else command.source
+            target = tracer.env.stack if isinstance(tracer, LiveStackTracer) else tracer.env
+            actor = load_actor(self._pipeline, target, name=typed, allow_code=self._allow_code)
+            tracer.follow(actor)
             self._manual_action = None
         self.action_source = command.source
-
-    def _follow_policy(self, name: str) -> None:
-        from tdx.rollouts.policies.policy import load_actor
-
-        tracer = self.session.tracer
-        typed = None if name == self._pipeline.policy else name
-        target = tracer.env.stack if isinstance(tracer, LiveStackTracer) else tracer.env
-        tracer.follow(load_actor(self._pipeline, target, name=typed, allow_code=self._allow_code))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout
@@ -377,18 +375,14 @@ class LivePlayer:
     # Updates
 
     def _push_info(self) -> None:
-        history = self.session.history
-        self._push(
-            "info",
-            SessionInfo(
-                self._pipeline.env.id,
-                tuple(self.env.batch_size),
-                action_fields(self.env),
-                self.session.default_plots,
-                history.max_traces,
-                history.max_bytes,
-            ),
+        info = SessionInfo(
+            self._pipeline.env.id,
+            self.env.batch_size.numel(),
+            action_fields(self.env),
+            self.session.default_plots,
+            self.session.history.max_bytes,
         )
+        self._push("info", info)
 
     def _push_changes(self, now: float) -> None:
         """Push what has changed, but not too often while running fast."""

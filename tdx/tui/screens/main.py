@@ -6,6 +6,10 @@ To add a tab, append its name to :data:`TABS` and its class to :func:`load_tab`.
 
 from __future__ import annotations
 
+import re
+from itertools import count
+from pathlib import Path
+
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -22,21 +26,17 @@ from tdx.tui.commands import WorkerCommands
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
+from tdx.tui.compose.form_row import FormRow
 from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.files.artifacts import ExportCommand
+from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.input_queue import InputQueue
 from tdx.tui.preferences import THEMES
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, JumpScreen, ask
-from tdx.tui.screens.pane_layout import (
-    TABS_PANE,
-    FocusGuard,
-    PaneLayout,
-    is_displayed,
-)
-from tdx.tui.screens.screenshot import save_screenshot
+from tdx.tui.screens.pane_layout import TABS_PANE, FocusGuard, PaneLayout, is_displayed
 from tdx.tui.tab_body import TabBody
 from tdx.tui.textual_internals import use_partial_compositor
 from tdx.tui.workspace import Readings, Workspace
@@ -67,6 +67,7 @@ TABS = ("stage", "specs", "live", "profile", "log")
 """Widget ids of the tab panes; they are also the titles."""
 MIN_SIZE = (60, 16)
 """Minimum columns and rows of the terminal."""
+_FONT_FACE = re.compile(r"@font-face\s*\{.*?\}\s*", re.DOTALL)
 _UNREAD = " ✕"
 """End of the title of the Log tab while it has unread errors."""
 
@@ -91,41 +92,18 @@ class MainScreen(FocusGuard):
         Binding("g,ctrl+g", "jump", "jump to a pane or field", id="screen.jump", show=False),
         Binding("z", "expand", "expand the pane", id="screen.expand", show=False),
         Binding(
-            "less_than_sign",
-            "resize(-4)",
-            "narrower",
-            False,
-            id="screen.narrower",
-            group=_WIDTH,
+            "less_than_sign", "resize(-4)", "narrower", False, id="screen.narrower", group=_WIDTH
         ),
-        Binding(
-            "greater_than_sign",
-            "resize(4)",
-            "wider",
-            False,
-            id="screen.wider",
-            group=_WIDTH,
-        ),
+        Binding("greater_than_sign", "resize(4)", "wider", False, id="screen.wider", group=_WIDTH),
         Binding("t", "theme", "change the theme", False, id="screen.theme", group=_DISPLAY),
         Binding("y", "copy", "copy the pipeline", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", False, id="screen.check", group=_CHECK),
         Binding("h", "hints", "first steps", False, id="screen.hints", group=_DISPLAY),
-        Binding(
-            "M", "measure", "measure the normalizer", id="screen.measure", show=False, group=_CHECK
-        ),
-        Binding(
-            "X",
-            "exclude",
-            "exclude unstorable",
-            id="screen.exclude",
-            show=False,
-            group=_CHECK,
-        ),
+        Binding("M", "measure", "measure the normalizer", False, id="screen.measure", group=_CHECK),
+        Binding("X", "exclude", "exclude unstorable", False, id="screen.exclude", group=_CHECK),
         Binding("o", "open_source", "open the source", id="screen.source", show=False),
         Binding("C", "compare", "compare with …", False, id="screen.compare", group=_CONTRACT),
-        Binding(
-            "F", "freeze", "record a contract", id="screen.freeze", show=False, group=_CONTRACT
-        ),
+        Binding("F", "freeze", "record a contract", False, id="screen.freeze", group=_CONTRACT),
         Binding("ctrl+k", "cancel", "cancel the inspection", id="screen.cancel", show=False),
         # Tabs bind the same key to a worker of their own.
         Binding("ctrl+k", "cancel_command", show=False, priority=True),
@@ -368,8 +346,8 @@ class MainScreen(FocusGuard):
         choices = [Choice(name, name) for name in names]
         app.push_screen(ChoiceScreen("Theme", choices, describe=preview, current=current), use)
 
-    @on(StageTab.PickKeys)
-    def _pick_keys(self, event: StageTab.PickKeys) -> None:
+    @on(FormRow.PickKeys)
+    def _pick_keys(self, event: FormRow.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
 
     @on(StageTab.Editing)
@@ -424,8 +402,14 @@ class MainScreen(FocusGuard):
     def save_screenshot(self) -> None:
         """Write what the screen shows to an SVG file, and say where it is."""
         env = self.workspace.draft.env
+        # Fonts of a web server: a picture asks nobody for them.
+        picture = _FONT_FACE.sub("", self.app.export_screenshot(title="tdx"))
+        name = "tdx" if env is None else f"tdx-{suggest_name(env.id)}"
+        numbered = (f"{name}{'' if number == 1 else f'-{number}'}.svg" for number in count(1))
         try:
-            path = save_screenshot(self.app, None if env is None else env.id)
+            path = next(path for path in map(Path, numbered) if not path.exists()).absolute()
+            with path.open("x", encoding="utf-8") as file:
+                file.write(picture)
         except OSError as error:
             reason = error.strerror or str(error)
             self.notify(reason, title="No screenshot written", severity="error", timeout=6)

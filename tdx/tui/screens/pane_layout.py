@@ -71,8 +71,8 @@ CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
 _TITLES = 76
 """Minimum width at which the titles of all tabs fit; below it, the others show their number."""
-_MIN_CHAIN = 30
-"""Minimum width of the chain, as in the style sheet."""
+_MIN_CHAIN, _MIN_TINY_CHAIN = 30, 26
+"""Minimum widths of the chain, as in the style sheet, and on a tiny screen."""
 _MAX_SHARE = 1 / 4
 """Share of the screen that the chain takes at most."""
 _MIN_TABS = 50
@@ -114,8 +114,9 @@ class PaneLayout:
             return
         total = self._screen.size.width
         room = min(total - _MIN_TABS, int(total * _MAX_SHARE))
+        least = _MIN_CHAIN if total >= _TITLES else _MIN_TINY_CHAIN
         pane = self._screen.query_one(f"#{CHAIN_PANE}")
-        pane.styles.width = max(_MIN_CHAIN, min(self._chain_width + 2, room))
+        pane.styles.width = max(least, min(self._chain_width + 2, room))
 
     def show_catalog(self) -> None:
         """Display the catalog."""

@@ -243,6 +243,17 @@ def test_images_are_downsampled() -> None:
     assert replace(small, version="") != small
 
 
+def test_tiny_image_of_a_stage_is_one_frame() -> None:
+    # A view before the layout asks for a small zoom, at which the sides are as short as a stack.
+    env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
+    env.append_transform(GrayScale(in_keys=["pixels"]))
+    tracer = Tracer(env)
+    tracer.reset()
+    images = list(find_images(tracer.step(), zoom=0.25))
+    assert [image.frames for image in images] == [1, 1, 1]
+    assert [(image.width, image.height) for image in images] == [(3, 2)] * 3
+
+
 def test_env_without_images() -> None:
     tracer = Tracer(PendulumEnv())
     assert list(find_images(tracer.reset())) == []
