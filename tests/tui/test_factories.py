@@ -108,7 +108,7 @@ async def test_the_profile_tab_offers_what_applies() -> None:
             shown = app.text("ProfileTab")
             for name in ("planned", "operators", "marginal"):
                 assert (name in shown) is has_modes, name
-            assert ("observed: each wrapper in random steps" in shown) is not has_modes
+            assert ("observed in random steps" in shown) is not has_modes
             assert "advice" not in shown
             assert "press Ctrl+L to import it again" in shown
             keys = app.text("KeyBar")

@@ -421,6 +421,10 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         assert "✕" not in chain
         await app.press("down", "down", "2")
         assert "after 1 to_batch ▾ ↓ forward" in app.text("SpecsTab")
+        await app.press("4")
+        shown = app.text("ProfileTab")
+        assert "observed with samples" in shown
+        assert "edit the code" not in shown
 
         # Stages of a checkpoint cannot be edited.
         await app.open(env=SOUND)

@@ -140,7 +140,7 @@ _MAX_ARGUMENTS = 3
 
 def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[ChainRow]:
     """Return a row, and its arguments below it if they do not fit beside the name."""
-    cost = len(row.cost) + 1 if row.cost else 0
+    cost = len(row.cost) + 2 if row.cost else 0
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
@@ -360,8 +360,8 @@ cannot be created."""
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
-            cost = f" {row.cost}" if row.cost else ""
-            title = truncate(row.title, width - 6 - len(cost))
+            cost = f" {row.cost} " if row.cost else ""
+            title = truncate(row.title, width - 5 - len(cost))
             left = width - 2 - len(number) - len(title) - 2 - len(cost)
             detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
@@ -371,7 +371,7 @@ cannot be created."""
                 self._styled_segment(number, "number"),
                 self._styled_segment(title, name),
                 self._styled_segment(detail, "off" if is_off else "detail"),
-                self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
+                self._styled_segment(cost.rjust(width - 5 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
             # Without room for both, the shape comes before alignment and the name.

@@ -56,6 +56,7 @@ class CostSheet:
     lines: tuple[CostLine, ...] = ()
     unit: Unit = "µs"
     comparison: Comparison | None = None
+    is_preempted: bool = False  # true if only the medians are to be compared
 
 
 _CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
@@ -88,7 +89,8 @@ def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
     step = None if comparison is None else comparison.step
     longest = max(mode.step_us, (step and step.before_us) or 0.0)
     lines.append(CostLine("total", len(lines), total, step))
-    return CostSheet(tuple(lines), choose_unit(longest), comparison)
+    unit, is_preempted = choose_unit(longest), mode.preemption is not None
+    return CostSheet(tuple(lines), unit, comparison, is_preempted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,15 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
             lambda line: "dim",
         )
         ranked += [_DELTA, before]
+    median = _time_column(
+        "median",
+        "median",
+        unit,
+        lambda line: None if line.is_removed else line.row.median_us,
+        lambda line: "dim",
+    )
+    if sheet.is_preempted:
+        ranked.insert(len(ranked) - (comparison is not None), median)
     if has_device:
         device = _time_column(
             "device",
@@ -245,15 +256,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     ranked.append(_SHARE)
     if any(row.marginals for row in rows):
         ranked.append(_saving_column(unit))
-    ranked.append(
-        _time_column(
-            "median",
-            "median",
-            unit,
-            lambda line: None if line.is_removed else line.row.median_us,
-            lambda line: "dim",
-        )
-    )
+    ranked += [] if sheet.is_preempted else [median]
     ranked += [_SYNCS] if any(row.syncs for row in rows) else []
     ranked.append(_bar_column(lines, 6 if width < 60 else 12 if width < 110 else 24))
     if any(row.allocated_bytes is not None for row in rows):

@@ -10,6 +10,7 @@ from textual.content import Content
 
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
+from tdx.pipeline.model import StackFacts
 from tdx.profiling.repeats import MIN_SHARE, are_apart
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_count, format_duration, format_percent
@@ -287,10 +288,18 @@ def history_line(
     )
 
 
-WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
+_WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
 Then edit the chain and measure again: each row shows the difference to the previous run."""
-STACK_WELCOME = """Press [b]r[/b] to measure what each stage costs.
+_STACK_WELCOME = "Press [b]r[/b] to measure what each stage costs."
+_CODE_WELCOME = f"""{_STACK_WELCOME}
 
 Then edit the code, press [b]Ctrl+L[/b] to import it again, and measure again: each row shows the \
 difference to the previous run."""
+
+
+def welcome_text(stack: StackFacts | None) -> str:
+    """Return what the tab says before the first run."""
+    if stack is None:
+        return _WELCOME
+    return _STACK_WELCOME if stack.is_data else _CODE_WELCOME

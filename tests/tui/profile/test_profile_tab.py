@@ -259,6 +259,12 @@ async def test_run_is_reported_while_another_tab_is_in_front() -> None:
         assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
+async def test_narrow_tab_shows_all_extra_passes() -> None:
+    async with profiling(*CHAIN, size=(28, 16)) as app:
+        await app.press("o")
+        assert "○memory ●operators ○marginal" in app.text("#profile-bar")
+
+
 @exhaustive
 async def test_colors_follow_the_theme() -> None:
     async with profiling(*CHAIN) as app:

@@ -132,6 +132,15 @@ def test_columns_depend_on_width_and_measured_data() -> None:
         assert sum(column.width + 2 for column in choose_columns(compared, width)) <= width
 
 
+def test_median_is_shown_before_the_earlier_run_if_the_run_was_interrupted() -> None:
+    history = RunHistory()
+    first = run_of(history, DRAFT)
+    interrupted = costs(DRAFT.pipeline(), "planned", preemption="half of the time")
+    sheet = build_sheet(history.add(DRAFT, interrupted), "planned", first)
+    shown = [column.title for column in choose_columns(sheet, 48)]
+    assert shown == ["part", "#2 µs", "change", "median"]
+
+
 def test_rows_are_sorted_by_any_column_in_both_orders() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
