@@ -11,7 +11,7 @@ from textual.content import Content
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
 from tdx.pipeline.model import StackFacts
-from tdx.profiling.repeats import MIN_SHARE, are_apart
+from tdx.profiling.repeats import MIN_SHARE, are_apart, mean_shift
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_count, format_duration, format_percent
 
@@ -135,9 +135,11 @@ def compare_runs(
         sums = [sum(repeat) for repeat in zip(*one, strict=True)]
         if min(len(sums), len(two)) < 2:
             return us
-        if abs(us.us) < least_us or not are_apart(sums, two):
+        # One interrupted repeat does not make a tiny difference large.
+        shift_us = mean_shift(sums, two)
+        if abs(shift_us) < least_us or not are_apart(sums, two):
             return replace(us, kind="same")
-        return replace(us, kind="slower" if us.us > 0 else "faster")
+        return replace(us, kind="slower" if shift_us > 0 else "faster")
 
     new = {run.key(row): row for row in after.rows}
     old = {other.key(row): row for row in before.rows}

@@ -85,6 +85,9 @@ def test_difference_within_the_noise_is_not_a_change() -> None:
     first = with_rows(history, DRAFT, noisy)
     second = with_rows(history, DRAFT, row("stage", 0, "A", 5.0))
     assert stages(both(first, second)) == {(0,): "same"}
+    interrupted = row("stage", 0, "A", 80.0, repeats_us=(4.1, 4.1, 380.0, 4.1, 4.1))
+    calm = with_rows(history, DRAFT, row("stage", 0, "A", 4.0))
+    assert stages(both(calm, with_rows(history, DRAFT, interrupted))) == {(0,): "same"}
     once = with_rows(history, DRAFT, row("stage", 0, "A", 5.0, repeats_us=(5.0,)))
     assert stages(both(once, once)) == {(0,): "unknown"}
 
