@@ -24,7 +24,7 @@ WORKER = "profile"
 CANCEL_TIMEOUT = 2.0
 """Seconds that a cancelled measurement has to end before its worker is killed."""
 CANCELLED = "cancelled: partial results"
-_NO_COSTS = Costs((), 1, "", "")
+_NO_COSTS = Costs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class MeasurementController:
         try:
             found = await ticket
         except RequestError as error:
-            found = AdviceResult("", error=error.sentence)
+            found = AdviceResult(error=error.sentence)
         if self._ticket is not ticket:
             return
         if self._cancelled:

@@ -140,10 +140,7 @@ class ModeCosts:
 class Costs:
     """Measurement of a pipeline."""
 
-    modes: tuple[ModeCosts, ...]
-    num_envs: int
-    device: str  # device of the tensors
-    machine: str  # short description of the machine
+    modes: tuple[ModeCosts, ...] = ()
 
     def mode(self, name: str) -> ModeCosts | None:
         """Return the result of a mode."""
@@ -186,7 +183,6 @@ class MeasuredChange:
 class AdviceResult:
     """All changes that were tried."""
 
-    mode: str  # mode that was measured
     effective: tuple[MeasuredChange, ...] = ()  # changes that save time, the best first
     ineffective: tuple[MeasuredChange, ...] = ()  # changes that save nothing beyond the noise
     refused: tuple[str, ...] = ()  # why other changes could not be tried

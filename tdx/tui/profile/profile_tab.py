@@ -109,10 +109,6 @@ class ProfileBar(Container):
             source = "with samples" if stack.is_data else "in random steps"
             self.query_one("#profile-reason", Static).update(f"observed {source}")
 
-    def show_mode(self, wanted: ModeSelection) -> None:
-        """Show the selected modes."""
-        self.query_one("#profile-mode", Button).label = SELECTION_TITLES.get(wanted, wanted)
-
     def show_extras(self, selected: Collection[Extra], is_tiny: bool) -> None:
         """Show what is measured apart from time."""
         for name in EXTRAS:
@@ -292,7 +288,8 @@ class ProfileTab(SearchableTab):
         self.selection = MODE_SELECTIONS[
             (MODE_SELECTIONS.index(self.selection) + 1) % len(MODE_SELECTIONS)
         ]
-        self.query_one(ProfileBar).show_mode(self.selection)
+        title = SELECTION_TITLES.get(self.selection, self.selection)
+        self.query_one("#profile-mode", Button).label = title
         self._show_run()
 
     def action_extra(self, name: Extra) -> None:

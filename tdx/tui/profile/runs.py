@@ -173,18 +173,13 @@ class RunHistory:
     """Runs of this session, the latest last."""
 
     def __init__(self) -> None:
-        self._runs: list[ProfileRun] = []
+        self.runs: list[ProfileRun] = []
         self._count = 0
-
-    @property
-    def runs(self) -> Sequence[ProfileRun]:
-        """All runs."""
-        return tuple(self._runs)
 
     def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> ProfileRun:
         """Append a run."""
         self._count += 1
-        change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
+        change = describe_changes(self.runs[-1].draft, draft) if self.runs else "first run"
         # The rows have the numbers of the chain pane.
         modes = tuple(
             replace(mode, rows=tuple(replace(row, numbers=draft.positions) for row in mode.rows))
@@ -194,13 +189,13 @@ class RunHistory:
         run = ProfileRun(
             self._count, draft, costs, "no changes" if change == "nothing" else change, ended
         )
-        self._runs.append(run)
-        del self._runs[:-MAX_RUNS]
+        self.runs.append(run)
+        del self.runs[:-MAX_RUNS]
         return run
 
     def previous(self, run: ProfileRun, mode: str) -> ProfileRun | None:
         """Return the latest earlier run in the same mode."""
-        for earlier in reversed(self._runs):
+        for earlier in reversed(self.runs):
             costs = earlier.costs.mode(mode)
             if earlier.number < run.number and costs is not None and costs.steps > 0:
                 return earlier

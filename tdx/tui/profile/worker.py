@@ -55,19 +55,12 @@ _MAX_OPERATORS = 40
 
 def join_costs(found: list[Costs]) -> Costs:
     """Join the results of several modes."""
-    if not found:
-        return Costs((), 1, "", "")
-    modes = tuple(mode for each in found for mode in each.modes)
-    return Costs(modes, found[0].num_envs, found[0].device, found[0].machine)
+    return Costs(tuple(mode for costs in found for mode in costs.modes))
 
 
 def build_costs(profile: Profile) -> Costs:
     """Convert a profile to plain data."""
-    modes = tuple(_mode_costs(mode) for mode in profile.modes)
-    settings, machine = profile.settings, profile.machine
-    parts = [machine.processor, f"{machine.cores} cores", *machine.accelerators]
-    text = ", ".join(part for part in parts if part)
-    return Costs(modes, settings.num_envs, settings.device, text)
+    return Costs(tuple(map(_mode_costs, profile.modes)))
 
 
 def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
@@ -322,20 +315,20 @@ _NO_ADVICE_FOR_DATA = "no changes to try: the stages are files, which tdx does n
 def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     if request.pipeline.is_factory:
-        return AdviceResult(request.mode, error=_NO_ADVICE)
+        return AdviceResult(error=_NO_ADVICE)
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         stack = build_stack(request.pipeline, request.allow_code)
         env = stack.chain_env
         if env is None:
             stack.close()
-            return AdviceResult(request.mode, error=_NO_ADVICE_FOR_DATA)
+            return AdviceResult(error=_NO_ADVICE_FOR_DATA)
         try:
             plan = _plan_steps(request, job)
             plan = replace(plan, policy=_policy_for(request, env), passes=("device",))
             (measured,) = profile_env(env, [request.mode], plan).modes
             if measured.error is not None:
-                return AdviceResult(request.mode, error=measured.error)
+                return AdviceResult(error=measured.error)
             further = []
             for finding in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
                 violation, fix = finding.violation, finding.violation.fix
@@ -360,13 +353,12 @@ def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
             policy_of=partial(_policy_for, request),
         )
         return AdviceResult(
-            request.mode,
             tuple(map(_measured_change, advised.advice)),
             tuple(map(_measured_change, advised.without_gain)),
             advised.refused,
             _INTERRUPTED if advised.interrupted else None,
         )
-    return AdviceResult(request.mode, error=_INTERRUPTED)
+    return AdviceResult(error=_INTERRUPTED)
 
 
 def _measured_change(tried: TriedChange) -> MeasuredChange:
