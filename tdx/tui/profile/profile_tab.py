@@ -113,7 +113,8 @@ class ProfileBar(Container):
         """Show what is measured apart from time."""
         for name in EXTRAS:
             button, is_on = self.query_one(f"#profile-{name}-too", Button), name in selected
-            button.label = f"{'●' if is_on else '○'}{'' if is_tiny else ' '}{name}"
+            label = f" {name}" if not is_tiny else "ops" if name == "operators" else name
+            button.label = f"{'●' if is_on else '○'}{label}"
             button.set_class(is_on, "-on")
 
     @property

@@ -260,9 +260,9 @@ async def test_run_is_reported_while_another_tab_is_in_front() -> None:
 
 
 async def test_narrow_tab_shows_all_extra_passes() -> None:
-    async with profiling(*CHAIN, size=(28, 16)) as app:
+    async with profiling(*CHAIN, size=(26, 16)) as app:
         await app.press("o")
-        assert "○memory ●operators ○marginal" in app.text("#profile-bar")
+        assert "○memory ●ops ○marginal" in app.text("#profile-bar")
 
 
 @exhaustive
