@@ -30,6 +30,7 @@ from tdx.foundation.errors import (
     summarize_error,
 )
 from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.text import format_bytes
 from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.envs import check_device
@@ -40,7 +41,6 @@ from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.machine import (
     STEP_COPIES,
     find_free_memory,
-    format_bytes,
     is_out_of_memory,
     release_memory,
 )

@@ -394,7 +394,7 @@ def test_no_suggestions_for_a_foreign_stack() -> None:
     from tdx.tui.profile.worker import find_advice
 
     request = FindAdvice(
-        Pipeline.of(MAKE), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+        Pipeline.of(MAKE), ("planned",), steps=5, repeats=1, warmup=1, allow_code=True
     )
     found = find_advice(request, job())
     assert found.error is not None
@@ -505,7 +505,7 @@ def test_the_profile_of_a_checkpoint_has_a_row_for_each_step() -> None:
     assert mode.error is None
     parts = {row.label.removesuffix(" (2)") for row in mode.rows if row.work == "stage"}
     assert parts == {f"{at} {name}" for at, name in enumerate(STEPS)}
-    advice = find_advice(FindAdvice(pipeline, "planned", steps=5, repeats=1, warmup=1), job())
+    advice = find_advice(FindAdvice(pipeline, ("planned",), steps=5, repeats=1, warmup=1), job())
     assert advice.error == "no changes to try: the stages are files, which tdx does not edit"
 
 

@@ -36,7 +36,6 @@ from tdx.cli.views.profile_comparisons import (
 from tdx.cli.views.profile_table import (
     Line,
     cost_table,
-    histogram,
     line_of,
     number_table,
     others_line,
@@ -47,11 +46,11 @@ from tdx.cli.views.profile_table import (
 )
 from tdx.core.meter import Lane
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.foundation.text import count_text
+from tdx.foundation.text import count_text, format_bytes
 from tdx.profiling.bottleneck import Cost, list_kind_costs, list_part_costs, suggest_measurements
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
-from tdx.profiling.machine import Machine, format_bytes
+from tdx.profiling.machine import Machine
 from tdx.profiling.result import (
     DeviceSummary,
     DeviceUse,
@@ -61,6 +60,7 @@ from tdx.profiling.result import (
     Profile,
     Row,
     Settings,
+    histogram,
 )
 from tdx.profiling.saved import RowReport, profile_to_json
 from tdx.profiling.suggestions import Candidate, Suggestions

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tdx.cli.views import Block, Cell, Heading, View, dim, fact
 from tdx.cli.views.profile_table import number_table
-from tdx.foundation.text import count_text
-from tdx.profiling.machine import format_bytes
+from tdx.foundation.text import count_text, format_bytes
 from tdx.stacks.device_calls import DeviceCalls
 
 _COPIES = {"wait": "waits", "to device": "copy to the device", "to host": "copy to the host"}

@@ -147,8 +147,7 @@ one reference step."""
             self.set_focus(self.query_one("#contract-list"))
         self._lines = [] if comparison is None else list_lines(comparison)
         # The list has no size before it is displayed.
-        start = 0 if comparison is None else start_line(comparison)
-        self.call_after_refresh(self._fill, start)
+        self.call_after_refresh(self._fill, start_line(self._lines))
 
     # List and details
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tdx.foundation.text import format_bytes
 from tdx.tui.chain_status import truncate
 from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
     Unit,
     choose_unit,
     draw_bar,
-    format_bytes,
     format_count,
     format_percent,
     format_time,

@@ -154,7 +154,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What to measure."""
+    """What to measure; one mode and no extras for a search for advice."""
 
     pipeline: Pipeline
     modes: tuple[ModeName, ...]
@@ -187,15 +187,3 @@ class AdviceResult:
     ineffective: tuple[MeasuredChange, ...] = ()  # changes that save nothing beyond the noise
     refused: tuple[str, ...] = ()  # why other changes could not be tried
     error: str | None = None  # why the measurement ended early; ``None``: it did not
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceSearch:
-    """Which pipeline to make faster."""
-
-    pipeline: Pipeline
-    mode: ModeName
-    steps: int
-    repeats: int
-    warmup: int
-    allow_code: bool = False

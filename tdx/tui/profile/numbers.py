@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from tdx.foundation.text import three_digits
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 
@@ -27,18 +29,10 @@ def format_time(micros: float, unit: Unit) -> str:
     """Format a time in µs as a number in a unit, with three significant digits or four.
 
     Example:
-        >>> [format_time(each, "µs") for each in (0, 0.0001, 0.0123, 1.5, 12.34, 123.4, 1234.5)]
-        ['0', '<0.001', '0.012', '1.50', '12.3', '123', '1,234']
         >>> format_time(18_500, "ms")
         '18.5'
     """
-    value = micros / _MICROS[unit]
-    size = abs(value)
-    if size < 0.0005:
-        return "<0.001" if size else "0"
-    if size >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3f}"
+    return three_digits(micros / _MICROS[unit])
 
 
 def format_duration(micros: float) -> str:
@@ -90,22 +84,6 @@ def format_count(value: float) -> str:
     if 0 < value < 0.1:
         return f"{value:.1g}"
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
-
-
-def format_bytes(size: float) -> str:
-    """Format a size with a suitable unit.
-
-    Example:
-        >>> [format_bytes(each) for each in (0, 512, 2048, 5_000_000)]
-        ['0', '512 B', '2.0 kB', '4.8 MB']
-    """
-    if abs(size) < 0.5:
-        return "0"
-    for unit in ("B", "kB", "MB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"
 
 
 def draw_bar(share: float, width: int) -> str:

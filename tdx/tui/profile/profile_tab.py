@@ -223,10 +223,14 @@ class ProfileTab(SearchableTab):
             self._start_advising()
 
     def _start_advising(self) -> None:
-        workspace, modes = self.workspace, modes_for(self.selection)
-        mode = "planned" if "planned" in modes else modes[0]
-        settings = self.query_one(ProfileBar).settings
-        request = FindAdvice(workspace.draft.pipeline(), mode, *settings, workspace.allow_code)
+        workspace = self.workspace
+        request = FindAdvice(
+            workspace.draft.pipeline(),
+            # The mode that the table shows: planned, if it is selected.
+            modes_for(self.selection)[-1:],
+            *self.query_one(ProfileBar).settings,
+            allow_code=workspace.allow_code,
+        )
         self.measurement.start(request, workspace.draft)
 
     @property
