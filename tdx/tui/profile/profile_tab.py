@@ -446,8 +446,10 @@ class ProfileTab(SearchableTab):
             line.add_class("-welcome")
         else:
             line.remove_class("-welcome")
-            low = self.has_class("-low")
-            line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
+            draft = self.workspace.draft
+            low, tiny = self.has_class("-low"), self.has_class("-tiny-bar")
+            summary = run_summary(run, self.selection, self.other, draft, low=low, tiny=tiny)
+            line.update(summary)
         advice = self.query_one(AdviceList)
         advice.display = run is not None or self.measurement.advised is not None
         advice.display = advice.display and self.workspace.stack is None

@@ -208,7 +208,13 @@ _DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success"}
 
 
 def run_summary(
-    run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None, now: Draft, low: bool
+    run: ProfileRun,
+    wanted: ModeSelection,
+    other: ProfileRun | None,
+    now: Draft,
+    *,
+    low: bool,
+    tiny: bool,
 ) -> Content:
     """Return the summary of a run: time per step, difference and noise."""
     mode = displayed_mode(run, wanted)
@@ -227,7 +233,9 @@ def run_summary(
         style = _NOISE_STYLES.get(mode.judgement, "dim")
         if low:
             noise = (f"  ±{mode.noise:.1%} {mode.judgement}", style)
-            preempted = ("  preempted: compare medians" if mode.preemption else "", "$text-error")
+            # A tiny table has no room for them before the pane is expanded.
+            advice = "z shows medians" if tiny else "compare medians"
+            preempted = (f"  preempted: {advice}" if mode.preemption else "", "$text-error")
             parts = [Content.assemble(*head, "  ", time, versus, noise, preempted)]
         else:
             parts.append(Content.assemble(time, rate, versus))
