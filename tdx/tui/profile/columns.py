@@ -56,7 +56,7 @@ class CostSheet:
     lines: tuple[CostLine, ...] = ()
     unit: Unit = "µs"
     comparison: Comparison | None = None
-    is_preempted: bool = False  # true if only the medians are to be compared
+    is_preempted: bool = False  # true if the medians say more than the means
 
 
 _CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
@@ -89,8 +89,9 @@ def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
     step = None if comparison is None else comparison.step
     longest = max(mode.step_us, (step and step.before_us) or 0.0)
     lines.append(CostLine("total", len(lines), total, step))
-    unit, is_preempted = choose_unit(longest), mode.preemption is not None
-    return CostSheet(tuple(lines), unit, comparison, is_preempted)
+    by_medians = comparison is not None and comparison.by_medians
+    is_preempted = mode.preemption is not None or by_medians
+    return CostSheet(tuple(lines), choose_unit(longest), comparison, is_preempted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     if comparison is not None:
         before = _time_column(
             "before",
-            f"{comparison.before} {unit}",
+            f"{comparison.before} {'median' if comparison.by_medians else unit}",
             unit,
             lambda line: None if line.delta is None else line.delta.before_us,
             lambda line: "dim",
@@ -273,7 +274,12 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
         room -= column.width + 2
     part_width = min(least + max(room, 0), max(least, longest))
     part = replace(_PART, width=part_width, text=lambda line: truncate(line.row.label, part_width))
-    return sorted([part, *taken], key=lambda column: _ORDER.index(column.id))
+    order = list(_ORDER)
+    if comparison is not None and comparison.by_medians:
+        # The medians, which the change is of, are beside it.
+        step, median = order.index("step"), order.index("median")
+        order[step], order[median] = "median", "step"
+    return sorted([part, *taken], key=lambda column: order.index(column.id))
 
 
 _ORDER = (

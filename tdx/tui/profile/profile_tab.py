@@ -102,10 +102,9 @@ class ProfileBar(Container):
 
     def show_stack(self, stack: StackFacts | None) -> None:
         """Hide what does not apply to the stack of a factory, and show the reason."""
-        is_observed = stack is not None and not stack.runs_as_chain
         self.set_class(stack is not None, "-stack")
-        self.set_class(is_observed, "-observed")
-        if is_observed:
+        self.set_class(stack is not None and not stack.runs_as_chain, "-observed")
+        if stack is not None:
             source = "with samples" if stack.is_data else "in random steps"
             self.query_one("#profile-reason", Static).update(f"observed {source}")
 

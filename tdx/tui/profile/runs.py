@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -95,6 +95,7 @@ class Comparison:
     step: Delta
     rows: dict[RowKey, Delta]
     removed: dict[RowKey, CostRow]
+    by_medians: bool = False  # true if other programs interrupted one of them
 
     @property
     def text(self) -> Content:
@@ -106,7 +107,8 @@ class Comparison:
             return Content.styled(f"the same as {self.before} within the noise", "dim")
         more = "more" if ratio > 0 else "less"
         style = f"bold {_DELTA_STYLES[kind]}"
-        return Content.styled(f"{abs(ratio):.0%} {more} time than {self.before}", style)
+        text = f"{abs(ratio):.0%} {more} time than {self.before}"
+        return Content.styled(f"{text}, by medians" if self.by_medians else text, style)
 
 
 def compare_runs(
@@ -115,7 +117,7 @@ def compare_runs(
     """Compare the displayed mode with the other displayed mode, or with another run, if any.
 
     As in ``tdx profile --baseline``, only a difference between the repeats that is not tiny is a
-    change.
+    change. The times are medians if other programs interrupted one of the runs.
     """
     after = displayed_mode(run, wanted)
     modes = displayed_modes(run, wanted)
@@ -129,17 +131,22 @@ def compare_runs(
         return None
     if not after.steps or not before.steps:
         return None
+    by_medians = before.preemption is not None or after.preemption is not None
     least_us = MIN_SHARE * min(before.repeats_us, default=before.step_us)
+
+    def total_us(rows: Iterable[CostRow]) -> float:
+        return sum(row.median_us if by_medians else row.step_us for row in rows)
 
     def difference(one: Sequence[Sequence[float]], two: Sequence[float], us: Delta) -> Delta:
         sums = [sum(repeat) for repeat in zip(*one, strict=True)]
         if min(len(sums), len(two)) < 2:
             return us
-        # One interrupted repeat does not make a tiny difference large.
-        shift_us = mean_shift(sums, two)
-        if abs(shift_us) < least_us or not are_apart(sums, two):
-            return replace(us, kind="same")
-        return replace(us, kind="slower" if shift_us > 0 else "faster")
+        # One interrupted repeat does not make a tiny difference large, and medians agree with it.
+        shifts = [mean_shift(sums, two), *([us.us] if by_medians else [])]
+        if min(shifts) >= least_us and are_apart(sums, two):
+            return replace(us, kind="slower")
+        is_faster = max(shifts) <= -least_us and are_apart(sums, two)
+        return replace(us, kind="faster" if is_faster else "same")
 
     new = {run.key(row): row for row in after.rows}
     old = {other.key(row): row for row in before.rows}
@@ -156,17 +163,17 @@ def compare_runs(
         ]
         if keys:
             parts = [removed.pop(candidate) for candidate in keys if candidate in removed]
-            delta = Delta(sum(part.step_us for part in parts), row.step_us, "unknown")
+            delta = Delta(total_us(parts), total_us([row]), "unknown")
             deltas[key] = difference([part.repeats_us for part in parts], row.repeats_us, delta)
         else:
             is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in old)
-            deltas[key] = Delta(None, row.step_us, "regrouped" if is_in_group else "new")
+            deltas[key] = Delta(None, total_us([row]), "regrouped" if is_in_group else "new")
     for key, row in removed.items():
         is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in new)
-        deltas[key] = Delta(row.step_us, None, "regrouped" if is_in_group else "removed")
-    step = Delta(before.step_us, after.step_us, "unknown")
+        deltas[key] = Delta(total_us([row]), None, "regrouped" if is_in_group else "removed")
+    step = Delta(total_us(before.rows), total_us(after.rows), "unknown")
     step = difference([before.repeats_us], after.repeats_us, step)
-    return Comparison(*names, step, deltas, removed)
+    return Comparison(*names, step, deltas, removed, by_medians)
 
 
 class RunHistory:

@@ -56,13 +56,18 @@ def row(work: str, index: int, name: str, step_us: float, **more: Any) -> CostRo
     if work == "stage":
         calls.append(call("reset", 0.05))
     repeats = tuple(step_us * times for times in (0.98, 0.99, 1.0, 1.01, 1.02))
-    given = {"upto": -1, "share": step_us / 80, "repeats_us": repeats, "calls": tuple(calls)}
+    given: dict[str, Any] = {
+        "upto": -1,
+        "share": step_us / 80,
+        "repeats_us": repeats,
+        "calls": tuple(calls),
+        "median_us": step_us * 0.9,
+    }
     return CostRow(
         work=work,
         index=index,
         name=name,
         step_us=step_us,
-        median_us=step_us * 0.9,
         **{**given, **more},
     )
 

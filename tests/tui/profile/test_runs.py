@@ -141,7 +141,30 @@ def test_median_is_shown_before_the_earlier_run_if_the_run_was_interrupted() -> 
     interrupted = costs(DRAFT.pipeline(), "planned", preemption="half of the time")
     sheet = build_sheet(history.add(DRAFT, interrupted), "planned", first)
     shown = [column.title for column in choose_columns(sheet, 48)]
-    assert shown == ["part", "#2 µs", "change", "median"]
+    assert shown == ["part", "median", "change", "#2 µs"]
+    shown = [column.title for column in choose_columns(sheet, 60)]
+    assert shown == ["part", "#1 median", "median", "change", "#2 µs"]
+
+
+def test_interrupted_runs_are_compared_by_medians() -> None:
+    history = RunHistory()
+    repeats = (150.0, 151.0, 152.0, 153.0, 154.0)
+    first = with_rows(history, DRAFT, row("stage", 0, "A", 100.0, median_us=20.0))
+    for median_us, kind, text in (
+        (20.1, "same", "the same as #1 within the noise"),
+        (10.0, "same", "the same as #1 within the noise"),
+        (40.0, "slower", "46% more time than #1, by medians"),
+    ):
+        interrupted = row("stage", 0, "A", 152.0, median_us=median_us, repeats_us=repeats)
+        second = with_rows(history, DRAFT, interrupted)
+        (mode,) = second.costs.modes
+        mode = replace(mode, preemption="half of the time", repeats_us=repeats)
+        second = replace(second, costs=replace(second.costs, modes=(mode,)))
+        comparison = both(first, second)
+        assert stages(comparison) == {(0,): kind}
+        delta = next(delta for key, delta in comparison.rows.items() if key[0] == "stage")
+        assert (delta.before_us, delta.after_us) == (20.0, median_us)
+        assert comparison.text.plain == text
 
 
 def test_rows_are_sorted_by_any_column_in_both_orders() -> None:
