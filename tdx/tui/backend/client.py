@@ -166,14 +166,17 @@ class Backend:
     def _remove(self, worker: str, handle: _WorkerHandle) -> None:
         """Kill a worker and drop what it has sent."""
         if self._workers.get(worker) is handle:
-            del self._workers[worker]
-            handle.process.kill()
-            self._forward_output(worker, handle, last=True)
-            handle.process.close()
-            self.on_event(
-                WorkerEvent(worker, "killed", f"killed the worker for {worker_title(worker)}")
-            )
+            self._close(worker, handle)
+            text = f"killed the worker for {worker_title(worker)}"
+            self.on_event(WorkerEvent(worker, "killed", text))
             self._fail_all(handle, RequestError(CANCELLED))
+
+    def _close(self, worker: str, handle: _WorkerHandle) -> None:
+        """Kill a worker, and report the end of what it has printed."""
+        del self._workers[worker]
+        handle.process.kill()
+        self._forward_output(worker, handle, last=True)
+        handle.process.close()
 
     def hold(self) -> None:
         """Delay intermediate values for a moment, because the user has pressed a key."""
@@ -304,12 +307,9 @@ class Backend:
             return
         self._receive(name, handle)
         self._deliver(handle)
-        self._workers.pop(name, None)
-        process = handle.process
-        process.kill()
-        self._forward_output(name, handle, last=True)
-        output, reason = process.output.tail(_MAX_OUTPUT_TAIL), process.exit_reason
-        process.close()
+        self._close(name, handle)
+        output = handle.process.output.tail(_MAX_OUTPUT_TAIL)
+        reason = handle.process.exit_reason
         hint = "it restarts when needed; F12 shows its output"
         if reason.hint is not None:
             hint = f"{reason.hint}; {hint}"

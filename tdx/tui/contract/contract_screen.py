@@ -61,7 +61,9 @@ one reference step."""
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="contract") as dialog:
             kind = "contract " if os.path.isdir(self._reference) else ""
-            dialog.border_title = Content(f"{self._target} compared with {kind}{self._reference}")
+            env = self.workspace.draft.env
+            target = "" if env is None else env.id
+            dialog.border_title = Content(f"{target} compared with {kind}{self._reference}")
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
             yield Static("", id="contract-head", markup=False)
             with Container(id="contract-body"):
@@ -73,11 +75,6 @@ one reference step."""
 
     def on_mount(self) -> None:
         self.action_compare()
-
-    @property
-    def _target(self) -> str:
-        env = self.workspace.draft.env
-        return "" if env is None else env.id
 
     @property
     def is_comparing(self) -> bool:

@@ -277,8 +277,8 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     order = list(_ORDER)
     if comparison is not None and comparison.by_medians:
         # The medians, which the change is of, are beside it.
-        step, median = order.index("step"), order.index("median")
-        order[step], order[median] = "median", "step"
+        mean_at, median_at = order.index("step"), order.index("median")
+        order[mean_at], order[median_at] = "median", "step"
     return sorted([part, *taken], key=lambda column: order.index(column.id))
 
 

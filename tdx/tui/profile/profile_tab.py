@@ -12,6 +12,7 @@ from textual.containers import Container, Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.model import StackFacts
 from tdx.tui.chain_status import ENV
 from tdx.tui.profile.advice import AdviceList, advice_text, replace_chain
@@ -172,7 +173,7 @@ class ProfileTab(SearchableTab):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, self.invalidate)
-        self.workspace.edited.subscribe(self, lambda _: self._handle_edit())
+        self.workspace.edited.subscribe(self, self._handle_edit)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
     def is_applicable(self, action: str) -> bool:
@@ -455,9 +456,9 @@ class ProfileTab(SearchableTab):
         is_advising = self.measurement.is_advising
         advice.show(self.measurement.advised, self.workspace.draft, self.size.width, is_advising)
 
-    def _handle_edit(self) -> None:
+    def _handle_edit(self, draft: Draft) -> None:
         """Stop trying changes of the chain before an edit, and drop its costs."""
-        self.measurement.stop_advising(unless=self.workspace.draft)
+        self.measurement.stop_advising(unless=draft)
         self._show_stage_costs()
 
     def _show_stage_costs(self) -> None:
