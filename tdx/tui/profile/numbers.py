@@ -79,8 +79,7 @@ def format_count(value: float) -> str:
     """
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= max(size * 0.99995, 9_999.5):
-            digits = value / size
-            return f"{digits:,.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{letter}"
+            return f"{three_digits(value / size)}{letter}"
     if 0 < value < 0.1:
         return f"{value:.1g}"
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
