@@ -360,9 +360,9 @@ cannot be created."""
         if row.kind == "stage":
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
-            cost = f" {row.cost} " if row.cost else ""
-            title = truncate(row.title, width - 5 - len(cost))
-            left = width - 2 - len(number) - len(title) - 2 - len(cost)
+            cost = f" {row.cost}" if row.cost else ""
+            title = truncate(row.title, width - 6 - len(cost))
+            left = width - 2 - len(number) - len(title) - 2 - len(cost) - bool(cost)
             detail = f"  {truncate(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"
@@ -371,7 +371,7 @@ cannot be created."""
                 self._styled_segment(number, "number"),
                 self._styled_segment(title, name),
                 self._styled_segment(detail, "off" if is_off else "detail"),
-                self._styled_segment(cost.rjust(width - 5 - len(title) - len(detail)), "line"),
+                self._styled_segment(cost.rjust(width - 6 - len(title) - len(detail)), "line"),
             ]
         if row.kind == "key":
             # Without room for both, the shape comes before alignment and the name.
