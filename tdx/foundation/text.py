@@ -1,4 +1,4 @@
-"""Text: escaped control characters of text from outside, and numbers with their nouns."""
+"""Text: escaped control characters of text from outside, and numbers with their units."""
 
 from __future__ import annotations
 
@@ -88,17 +88,33 @@ def unwrap_paragraphs(prose: str) -> tuple[str, ...]:
     return tuple(" ".join(part.split()) for part in prose.strip().split("\n\n"))
 
 
-def format_bytes(size: float) -> str:
-    """Format a number of bytes.
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits, or all before the point.
 
     Example:
-        >>> [format_bytes(size) for size in (0, 512, 2048, 5_000_000, -3 * 2**30)]
-        ['0 B', '512 B', '2.0 KiB', '4.8 MiB', '-3.0 GiB']
+        >>> [three_digits(value) for value in (0, 0.0001, 0.0123, 1.5, 12.34, 123.4, 1234.5)]
+        ['0', '<0.001', '0.012', '1.50', '12.3', '123', '1,234']
     """
-    if abs(size) < 1024:
+    size = abs(value)
+    if size < 0.0005:
+        return "<0.001" if size else "0"
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3f}"
+
+
+def format_bytes(size: float) -> str:
+    """Return a number of bytes with a suitable unit.
+
+    Example:
+        >>> [format_bytes(size) for size in (0, 512, 2048, 5_000_000, 2**40, -3 * 2**30)]
+        ['0 B', '512 B', '2.0 KiB', '4.8 MiB', '1,024 GiB', '-3.0 GiB']
+    """
+    if abs(size) < 999.5:
         return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
+    units = ["GiB", "MiB", "KiB"]
+    size /= 1024
+    while abs(size) >= 999.5 and len(units) > 1:
+        units.pop()
         size /= 1024
-        if abs(size) < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
+    return f"{size:,.{0 if abs(size) >= 99.95 else 1}f} {units[-1]}"

@@ -17,7 +17,7 @@ import numpy as np
 from tdx.core.meter import Lane
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
-from tdx.profiling.repeats import MIN_SHARE, are_apart, without_slowest
+from tdx.profiling.repeats import MIN_SHARE, are_apart, mean_shift, without_slowest
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics, compute_spread
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -301,7 +301,8 @@ def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureCha
             one, other = [getattr(side, figure) for side in figures]
             series = [[getattr(repeat, figure) for repeat in side] for side in repeats]
             noise = max(map(compute_spread, series))
-            is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
+            # One interrupted repeat does not make a tiny difference large.
+            is_significant = are_apart(*series) and abs(mean_shift(*series)) * weight >= least_us
             yield FigureChange(before.mode, *row.key, figure, one, other, noise, is_significant)
     one, other = before.step_us, after.step_us
     if one and other:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 MIN_SHARE = 0.01
 """Smaller differences, as a share of a step, are never significant."""
@@ -14,6 +15,11 @@ def without_slowest(values: Sequence[float]) -> list[float]:
     Another program can only slow a repeat down.
     """
     return sorted(values)[: len(values) - len(values) // 5]
+
+
+def mean_shift(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return the difference of the means of the repeats, without the slowest fifth of both."""
+    return fmean(without_slowest(after)) - fmean(without_slowest(before))
 
 
 def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:

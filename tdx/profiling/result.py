@@ -36,6 +36,17 @@ class Statistics:
     iqr: float
 
 
+def histogram(samples: FloatArray, bins: int) -> tuple[list[int], list[float]]:
+    """Count samples in bins; the last bin includes all samples above p99.
+
+    The samples are in µs, float64 ``[n]``; the edges are one more than the counts.
+    """
+    low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
+    edges = np.linspace(low, high if high > low else low + 1e-3, bins + 1)
+    counts, _ = np.histogram(np.minimum(samples, edges[-1]), edges)
+    return counts.tolist(), edges.tolist()
+
+
 def compute_statistics(times: FloatArray) -> Statistics:
     """Compute statistics of times ``[n]``; ArgumentError if there are none."""
     if not len(times):

@@ -234,7 +234,7 @@ def _find_unfrozen(chain: _Chain) -> Iterator[Candidate]:
                 "frozen",
                 (place,),
                 f"{type(stage).__name__} updates its statistics in each step",
-                f"freeze them once they have converged: env.transform[{place}].freeze()",
+                f"freeze the statistics once they have converged: env.transform[{place}].freeze()",
                 chain.pipeline,
                 prepare=freeze,
                 changes_values=True,

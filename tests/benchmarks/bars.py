@@ -235,6 +235,7 @@ APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.
 APP_KEYS = Bar(
     "A1", "a key answered, p95: 30 stages, a rollout and a profile run", "ms", 1e-3, (Goal(30),)
 )
+APP_IDLE_KEYS = Bar("A4", "a key answered by the idle app, p95: 30 stages", "ms", 1e-3, (Goal(30),))
 APP_PACE = Bar(
     "A2",
     "live steps of 200/s wanted, all panes open, with pixels",
@@ -378,6 +379,7 @@ BARS = (
     CHECK_CODE,
     APP_START,
     APP_KEYS,
+    APP_IDLE_KEYS,
     APP_PACE,
     APP_MEMORY,
     APP_IDLE,

@@ -13,6 +13,7 @@ from tdx.foundation.processes import usable_cores
 from tests.benchmarks.bars import (
     APP_BUSY,
     APP_IDLE,
+    APP_IDLE_KEYS,
     APP_KEYS,
     APP_MEMORY,
     APP_PACE,
@@ -30,6 +31,7 @@ STAGES = (
 )
 CHAIN = tuple(word for n in range(30) for word in ("--t", STAGES[n % len(STAGES)].format(n)))
 SHORT = ("--t", "RewardSum", "--t", "StepCounter(max_steps=200)")
+CHAIN_COLUMNS = range(1, 48)
 DOWN, UP, ESCAPE = b"\x1b[B", b"\x1b[A", b"\x1b"
 HOUR = 3600 * 20
 """Number of steps in an hour at the initial rate of a session."""
@@ -70,14 +72,23 @@ def test_response_to_keys_during_a_rollout_and_a_profile(note: Note, tmp_path: P
         tdx.rest(2)
         tdx.press(ESCAPE)
         tdx.rest(1)
-        times = []
-        for n in range(120):
-            tdx.rest(random.Random(n).uniform(0.03, 0.15))
-            times.append(tdx.answered(UP if n // 20 % 2 else DOWN, CHAIN_COLUMNS))
-    note(APP_KEYS, "tdx", sorted(times)[int(0.95 * len(times))])
+        note(APP_KEYS, "tdx", response_to_keys(tdx))
 
 
-CHAIN_COLUMNS = range(31, 75)
+def test_response_to_keys_of_the_idle_app(note: Note, tmp_path: Path) -> None:
+    with app((*ENV, *CHAIN), tmp_path) as tdx:
+        tdx.sees(" keys")
+        tdx.rest(5)
+        note(APP_IDLE_KEYS, "tdx", response_to_keys(tdx))
+
+
+def response_to_keys(tdx: DrivenApp) -> float:
+    """Return the 95th percentile of the seconds until the chain has drawn a walk of its cursor."""
+    times = []
+    for n in range(120):
+        tdx.rest(random.Random(n).uniform(0.03, 0.15))
+        times.append(tdx.answered(UP if n // 20 % 2 else DOWN, CHAIN_COLUMNS))
+    return sorted(times)[int(0.95 * len(times))]
 
 
 def test_rate_of_live_steps(note: Note, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tdx.tui.backend.client import Backend, RequestError, SupersededError, Ticke
 from tdx.tui.backend.messages import Failure, Job, Request
 from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.backend.worker import answer
+from tdx.tui.live.requests import RunSession
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ T = TypeVar("T")
 class InlineBackend(Backend):
     """Backend that answers one request per turn of the event loop, in this process.
 
-    A request without an end, which would block the loop, is never answered: its worker is starting.
+    A live session, which would block the loop, is never answered: its worker is starting.
 
     Args:
         looks: Inspect and check the chain; tests of other parts are faster without.
@@ -49,7 +50,7 @@ class InlineBackend(Backend):
         ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, slot)
         job = Job(on_push or _ignore_push, self._caches.setdefault(worker, {}))
         self._open[ticket.number], self._jobs[ticket.number] = ticket, job
-        if not request.endless:
+        if not isinstance(request, RunSession):
             loop.call_soon(self._answer, ticket, request)
         return ticket
 

@@ -473,6 +473,18 @@ def test_a_stage_shows_one_time_and_a_checkpoint_its_folder() -> None:
         assert [row.detail for row in rows if row.kind == "reading"] == [time]
 
 
+async def test_costs_end_in_one_column_of_the_chain() -> None:
+    # So many that the arguments are beside the names.
+    stages = ("RewardSum", "VecNorm(decay=0.9)", *["DoubleToFloat"] * 18)
+    async with driven(*stages, size=(80, 24)) as app:
+        app.app.workspace.show_costs({0: "2.00 µs", 1: "3.00 µs"})
+        await app.settle()
+        lines = app.text("#chain", lines=True).splitlines()
+        short, long = (line for line in lines if "µs" in line)
+        assert "VecNorm  d" in long
+        assert long.index("µs") == short.index("µs")
+
+
 async def test_a_description_that_arrives_while_the_list_closes_is_dropped() -> None:
     async def describe(name: str) -> str:
         # What a close does first.

@@ -179,5 +179,5 @@ def test_profile_rows_have_the_stage_numbers() -> None:
     row = CostRow("stage", 1, 2, "RewardSum", 1.0, 1.0, 1.0)
     draft = Draft.of(Pipeline.of("Pendulum-v1", "A", "B", "C", "D")).toggle(1)
     mode = ModeCosts("planned", (row,), 1.0, (), 1.0, 1, 0.0, "quiet", "")
-    run = RunHistory().add(draft, Costs((mode,), 1, "cpu", ""))
+    run = RunHistory().add(draft, Costs((mode,)))
     assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"

@@ -108,7 +108,7 @@ async def test_the_profile_tab_offers_what_applies() -> None:
             shown = app.text("ProfileTab")
             for name in ("planned", "operators", "marginal"):
                 assert (name in shown) is has_modes, name
-            assert ("observed: each wrapper in random steps" in shown) is not has_modes
+            assert ("observed in random steps" in shown) is not has_modes
             assert "advice" not in shown
             assert "press Ctrl+L to import it again" in shown
             keys = app.text("KeyBar")
@@ -138,7 +138,7 @@ async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> No
 
 def test_suggestions_for_a_factory_run_nothing() -> None:
     request = FindAdvice(
-        Pipeline.of(f"{MODULE}:fail"), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+        Pipeline.of(f"{MODULE}:fail"), ("planned",), steps=5, repeats=1, warmup=1, allow_code=True
     )
     assert "which tdx does not edit" in str(find_advice(request, job()).error)
 

@@ -394,7 +394,7 @@ def test_no_suggestions_for_a_foreign_stack() -> None:
     from tdx.tui.profile.worker import find_advice
 
     request = FindAdvice(
-        Pipeline.of(MAKE), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+        Pipeline.of(MAKE), ("planned",), steps=5, repeats=1, warmup=1, allow_code=True
     )
     found = find_advice(request, job())
     assert found.error is not None
@@ -421,6 +421,10 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         assert "✕" not in chain
         await app.press("down", "down", "2")
         assert "after 1 to_batch ▾ ↓ forward" in app.text("SpecsTab")
+        await app.press("4")
+        shown = app.text("ProfileTab")
+        assert "observed with samples" in shown
+        assert "edit the code" not in shown
 
         # Stages of a checkpoint cannot be edited.
         await app.open(env=SOUND)
@@ -501,7 +505,7 @@ def test_the_profile_of_a_checkpoint_has_a_row_for_each_step() -> None:
     assert mode.error is None
     parts = {row.label.removesuffix(" (2)") for row in mode.rows if row.work == "stage"}
     assert parts == {f"{at} {name}" for at, name in enumerate(STEPS)}
-    advice = find_advice(FindAdvice(pipeline, "planned", steps=5, repeats=1, warmup=1), job())
+    advice = find_advice(FindAdvice(pipeline, ("planned",), steps=5, repeats=1, warmup=1), job())
     assert advice.error == "no changes to try: the stages are files, which tdx does not edit"
 
 

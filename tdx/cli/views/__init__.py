@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypedDict
 
 from tdx.foundation.serialization import Result
-from tdx.foundation.text import display_width, escape_control_characters
+from tdx.foundation.text import display_width, escape_control_characters, three_digits
 
 UNLIMITED = 10_000
 """Columns of a pipe and of a page, where nothing is cut or wrapped."""
@@ -370,10 +370,4 @@ def stage_list(calls: Sequence[str]) -> list[Paragraph]:
 
 def micros(value: float | None) -> str:
     """Return a time in µs with three significant digits."""
-    if value is None:
-        return ""
-    if not value:
-        return "0"
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+    return "" if value is None else three_digits(value)

@@ -36,7 +36,6 @@ from tdx.cli.views.profile_comparisons import (
 from tdx.cli.views.profile_table import (
     Line,
     cost_table,
-    histogram,
     line_of,
     number_table,
     others_line,
@@ -61,6 +60,7 @@ from tdx.profiling.result import (
     Profile,
     Row,
     Settings,
+    histogram,
 )
 from tdx.profiling.saved import RowReport, profile_to_json
 from tdx.profiling.suggestions import Candidate, Suggestions

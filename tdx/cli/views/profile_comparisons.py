@@ -195,9 +195,9 @@ def marginal_blocks(marginal: MarginalCosts) -> Iterator[Block]:
         rows.append(
             [
                 *head,
-                Cell(_format_signed(cost.saved_us), style),
+                Cell(micros(cost.saved_us), style),
                 Cell(f"±{noise}", "dim"),
-                Cell(_format_signed(others), style),
+                Cell(micros(others), style),
                 Cell(f"{cost.saved_share:.1%}", style),
             ]
         )
@@ -210,10 +210,6 @@ def marginal_blocks(marginal: MarginalCosts) -> Iterator[Block]:
 
 def _stage_name(stage: MarginalCost) -> str:
     return f"{stage.index} {stage.name}"
-
-
-def _format_signed(value: float) -> str:
-    return f"-{micros(-value)}" if value < 0 else micros(value)
 
 
 _VALUES = {"same": "same values", "close": "values within 1 %", "other": "different values"}
@@ -251,5 +247,5 @@ def _saving(advice: TriedChange) -> str:
     saving = advice.saving
     tolerance = f" ± {micros(saving.noise_us)}" if math.isfinite(saving.noise_us) else ""
     before, after = micros(saving.before_us), micros(saving.after_us)
-    saved = f"{_format_signed(saving.saved_us)}{tolerance}"
+    saved = f"{micros(saving.saved_us)}{tolerance}"
     return f"{before} → {after} µs per step, saved {saved}; {_VALUES[advice.values]}"

@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from tdx.cli.views import Cell, Column, Style, Table, micros, sparkline
-from tdx.profiling.result import FloatArray, ModeProfile, Row, Statistics, compute_statistics
+from tdx.profiling.result import (
+    FloatArray,
+    ModeProfile,
+    Row,
+    Statistics,
+    compute_statistics,
+    histogram,
+)
 
 _BAR_WIDTH, _BINS = 12, 12
 _TEXT_TITLES = ("part", "lane", "", "histogram")
@@ -191,14 +196,3 @@ def _histogram(samples: FloatArray | None) -> str:
     if samples is None or len(samples) < 2:
         return ""
     return sparkline(histogram(samples, _BINS)[0])
-
-
-def histogram(samples: FloatArray, bins: int) -> tuple[list[int], list[float]]:
-    """Count samples in bins; the last bin includes all samples above p99.
-
-    The samples are in µs, float64 ``[n]``; the edges are one more than the counts.
-    """
-    low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
-    edges = np.linspace(low, high if high > low else low + 1e-3, bins + 1)
-    counts, _ = np.histogram(np.minimum(samples, edges[-1]), edges)
-    return counts.tolist(), edges.tolist()

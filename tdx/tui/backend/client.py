@@ -82,6 +82,8 @@ MAX_HOLD_SECONDS = 0.5
 """Maximum number of seconds between two deliveries, however many keys are pressed."""
 OUTPUT_INTERVAL = 1.0
 """Seconds between two reports of what the workers print."""
+_MAX_OUTPUT_TAIL = 4000
+"""Number of bytes of the output of a worker that are shown when it has died."""
 
 
 @dataclass
@@ -106,7 +108,7 @@ class Backend:
     def __init__(
         self,
         on_exit: Callable[[str, ExitReason, str], None] | None = None,
-        on_event: Callable[[WorkerEvent], None] | None = None,
+        on_event: Callable[[WorkerEvent], None] = lambda event: None,
     ) -> None:
         self.on_exit = on_exit
         self.on_event = on_event
@@ -164,14 +166,17 @@ class Backend:
     def _remove(self, worker: str, handle: _WorkerHandle) -> None:
         """Kill a worker and drop what it has sent."""
         if self._workers.get(worker) is handle:
-            del self._workers[worker]
-            handle.process.kill()
-            self._forward_output(worker, handle, last=True)
-            handle.process.close()
-            self._report(
-                WorkerEvent(worker, "killed", f"killed the worker for {worker_title(worker)}")
-            )
+            self._close(worker, handle)
+            text = f"killed the worker for {worker_title(worker)}"
+            self.on_event(WorkerEvent(worker, "killed", text))
             self._fail_all(handle, RequestError(CANCELLED))
+
+    def _close(self, worker: str, handle: _WorkerHandle) -> None:
+        """Kill a worker, and report the end of what it has printed."""
+        del self._workers[worker]
+        handle.process.kill()
+        self._forward_output(worker, handle, last=True)
+        handle.process.close()
 
     def hold(self) -> None:
         """Delay intermediate values for a moment, because the user has pressed a key."""
@@ -203,7 +208,7 @@ class Backend:
 
         def report_start() -> None:
             text = f"started process {process.pid} for {worker_title(name)}"
-            self._report(WorkerEvent(name, "started", text))
+            self.on_event(WorkerEvent(name, "started", text))
 
         if self._warm is None or self._warm.has_ended:
             self._warm = warm_up(torchvision=request.uses_torchvision)
@@ -234,11 +239,7 @@ class Backend:
         """Report what a worker has printed."""
         text, skipped_bytes = handle.process.output.read_new(last=last)
         if text:
-            self._report(WorkerEvent(name, "printed", text, skipped_bytes=skipped_bytes))
-
-    def _report(self, event: WorkerEvent) -> None:
-        if self.on_event is not None:
-            self.on_event(event)
+            self.on_event(WorkerEvent(name, "printed", text, skipped_bytes=skipped_bytes))
 
     def _receive(self, name: str, handle: _WorkerHandle) -> None:
         """Handle the messages of a worker that have arrived."""
@@ -259,7 +260,7 @@ class Backend:
             self._deliver(handle)
             problem, details = message.problem, message.details
             text = "\n".join(line for line in (problem.hint, details) if line)
-            self._report(WorkerEvent(name, "failed", problem.message, text))
+            self.on_event(WorkerEvent(name, "failed", problem.message, text))
             self._settle(handle, message.number, RequestError(problem, details))
 
     def _schedule_delivery(self, handle: _WorkerHandle) -> None:
@@ -306,12 +307,9 @@ class Backend:
             return
         self._receive(name, handle)
         self._deliver(handle)
-        self._workers.pop(name, None)
-        process = handle.process
-        process.kill()
-        self._forward_output(name, handle, last=True)
-        output, reason = process.output_tail(), process.exit_reason
-        process.close()
+        self._close(name, handle)
+        output = handle.process.output.tail(_MAX_OUTPUT_TAIL)
+        reason = handle.process.exit_reason
         hint = "it restarts when needed; F12 shows its output"
         if reason.hint is not None:
             hint = f"{reason.hint}; {hint}"

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import ActivityRecord
@@ -21,9 +21,6 @@ class Request(Generic[Answer_co]):
     :meth:`answer` runs in the worker. It imports what it needs when it is called, so that the app,
     which only sends the request, imports neither torch nor an env.
     """
-
-    endless: ClassVar[bool] = False
-    """True if the answer comes only when the request is cancelled."""
 
     @property
     def uses_torchvision(self) -> bool:

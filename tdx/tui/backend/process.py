@@ -83,7 +83,6 @@ _QUIET_ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
 """Silences start-up messages of libraries, which do not belong in the log."""
-_MAX_OUTPUT_TAIL = 4000
 
 
 def _environment() -> dict[str, str]:
@@ -159,10 +158,6 @@ class WorkerProcess:
         self._child.kill()
         if threading.current_thread() is not self._listener:
             self._listener.join(timeout=1)
-
-    def output_tail(self) -> str:
-        """Return the end of the output."""
-        return self.output.tail(_MAX_OUTPUT_TAIL)
 
     @property
     def exit_reason(self) -> ExitReason:

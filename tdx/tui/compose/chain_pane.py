@@ -141,7 +141,7 @@ _MAX_ARGUMENTS = 3
 
 def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[ChainRow]:
     """Return a row, and its arguments below it if they do not fit beside the name."""
-    cost = len(row.cost) + 1 if row.cost else 0
+    cost = len(row.cost) + 2 if row.cost else 0
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
@@ -379,7 +379,7 @@ cannot be created."""
             number = f"{row.place:>2} "
             cost = f" {row.cost}" if row.cost else ""
             title = truncate(row.title, width - 6 - len(cost))
-            left = width - 2 - len(number) - len(title) - 2 - len(cost)
+            left = width - 2 - len(number) - len(title) - 2 - len(cost) - bool(cost)
             detail = f"  {_shorten_change(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
             name = "off" if is_off else "problem" if kind == "failed" else "name"

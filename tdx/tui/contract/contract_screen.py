@@ -61,7 +61,9 @@ one reference step."""
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="contract") as dialog:
             kind = "contract " if os.path.isdir(self._reference) else ""
-            dialog.border_title = Content(f"{self._target} compared with {kind}{self._reference}")
+            env = self.workspace.draft.env
+            target = "" if env is None else env.id
+            dialog.border_title = Content(f"{target} compared with {kind}{self._reference}")
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
             yield Static("", id="contract-head", markup=False)
             with Container(id="contract-body"):
@@ -73,11 +75,6 @@ one reference step."""
 
     def on_mount(self) -> None:
         self.action_compare()
-
-    @property
-    def _target(self) -> str:
-        env = self.workspace.draft.env
-        return "" if env is None else env.id
 
     @property
     def is_comparing(self) -> bool:
@@ -147,8 +144,7 @@ one reference step."""
             self.set_focus(self.query_one("#contract-list"))
         self._lines = [] if comparison is None else list_lines(comparison)
         # The list has no size before it is displayed.
-        start = 0 if comparison is None else start_line(comparison)
-        self.call_after_refresh(self._fill, start)
+        self.call_after_refresh(self._fill, start_line(self._lines))
 
     # List and details
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from textual.content import Content
@@ -17,7 +17,7 @@ from tdx.tui.contract.messages import (
     StageText,
 )
 
-LEGEND = "= same ≠ differs ↳ follows - + one side only · not compared"
+LEGEND = "≠ differs ↳ follows - + one side · not compared"
 FIRST = "▶"
 _STYLES = {
     "≠": "bold $error",
@@ -113,17 +113,18 @@ def list_lines(comparison: Comparison) -> list[Line]:
     return lines
 
 
-def start_line(comparison: Comparison) -> int:
+def start_line(lines: Sequence[Line]) -> int:
     """Return the line of the first difference: of a key that differs if there is one."""
-    lines = list_lines(comparison)
-    at = next((place for place, line in enumerate(lines) if line.is_first), 0)
-    for place in range(at + 1, len(lines)):
-        key = lines[place].key
+    first = next((at for at, line in enumerate(lines) if line.is_first), None)
+    if first is None:
+        return 0
+    for at in range(first + 1, len(lines)):
+        key = lines[at].key
         if key is None:
             break
-        if key.differs and comparison.report.first is not None:
-            return place
-    return at
+        if key.differs:
+            return at
+    return first
 
 
 def heading(report: ContractReport) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.live.messages import SessionSettings
@@ -17,8 +16,6 @@ class RunSession(SessionSettings, Request[None]):
     ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`). While a call takes
     long, ``late`` with an index (``LateTrace``).
     """
-
-    endless: ClassVar[bool] = True
 
     def answer(self, job: Job) -> None:
         from tdx.tui.live.worker import run_session

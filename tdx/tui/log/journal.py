@@ -11,7 +11,7 @@ from datetime import datetime
 from heapq import merge
 from typing import Literal
 
-from tdx.foundation.text import is_printable
+from tdx.foundation.text import escape_control_characters
 from tdx.tui.backend.messages import WorkerEvent
 
 MAX_LINE_LENGTH = 2_000
@@ -31,7 +31,7 @@ def clean_lines(text: str) -> list[str]:
 
     Example:
         >>> clean_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
-        ['red', '100 %', '^Gbell']
+        ['red', '100 %', '\\x07bell']
     """
     lines = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")).split("\n")
     return [clean_line(line.rstrip("\r").rpartition("\r")[2]) for line in lines if line.strip()]
@@ -40,14 +40,8 @@ def clean_lines(text: str) -> list[str]:
 def clean_line(line: str) -> str:
     """Escape control characters and expand tabs."""
     if not line.isprintable():
-        line = "".join(map(_visible, _ESCAPE_SEQUENCE.sub("", line).expandtabs(4)))
+        line = escape_control_characters(_ESCAPE_SEQUENCE.sub("", line).expandtabs(4))
     return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
-
-
-def _visible(sign: str) -> str:
-    if ord(sign) < 0x20:
-        return f"^{chr(0x40 + ord(sign))}"
-    return sign if is_printable(sign) else "�"
 
 
 Severity = Literal["information", "output", "warning", "error"]

@@ -88,7 +88,7 @@ Nothing is suggested that was not tried."""
             return
         self._shown = shown
         text = "v tries changes"
-        result = AdviceResult("") if advised is None else advised.found
+        result = AdviceResult() if advised is None else advised.found
         if is_advising:
             text = "changes are being tried …"
         elif advised is not None:

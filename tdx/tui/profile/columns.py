@@ -56,6 +56,7 @@ class CostSheet:
     lines: tuple[CostLine, ...] = ()
     unit: Unit = "µs"
     comparison: Comparison | None = None
+    is_preempted: bool = False  # true if the medians say more than the means
 
 
 _CHAIN_ORDER = ("policy", "env", "wrapper", "stage", "engine")
@@ -88,7 +89,9 @@ def build_sheet(run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None
     step = None if comparison is None else comparison.step
     longest = max(mode.step_us, (step and step.before_us) or 0.0)
     lines.append(CostLine("total", len(lines), total, step))
-    return CostSheet(tuple(lines), choose_unit(longest), comparison)
+    by_medians = comparison is not None and comparison.by_medians
+    is_preempted = mode.preemption is not None or by_medians
+    return CostSheet(tuple(lines), choose_unit(longest), comparison, is_preempted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +229,21 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     if comparison is not None:
         before = _time_column(
             "before",
-            f"{comparison.before} {unit}",
+            f"{comparison.before} {'median' if comparison.by_medians else unit}",
             unit,
             lambda line: None if line.delta is None else line.delta.before_us,
             lambda line: "dim",
         )
         ranked += [_DELTA, before]
+    median = _time_column(
+        "median",
+        "median",
+        unit,
+        lambda line: None if line.is_removed else line.row.median_us,
+        lambda line: "dim",
+    )
+    if sheet.is_preempted:
+        ranked.insert(len(ranked) - (comparison is not None), median)
     if has_device:
         device = _time_column(
             "device",
@@ -245,15 +257,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
     ranked.append(_SHARE)
     if any(row.marginals for row in rows):
         ranked.append(_saving_column(unit))
-    ranked.append(
-        _time_column(
-            "median",
-            "median",
-            unit,
-            lambda line: None if line.is_removed else line.row.median_us,
-            lambda line: "dim",
-        )
-    )
+    ranked += [] if sheet.is_preempted else [median]
     ranked += [_SYNCS] if any(row.syncs for row in rows) else []
     ranked.append(_bar_column(lines, 6 if width < 60 else 12 if width < 110 else 24))
     if any(row.allocated_bytes is not None for row in rows):
@@ -270,7 +274,12 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
         room -= column.width + 2
     part_width = min(least + max(room, 0), max(least, longest))
     part = replace(_PART, width=part_width, text=lambda line: truncate(line.row.label, part_width))
-    return sorted([part, *taken], key=lambda column: _ORDER.index(column.id))
+    order = list(_ORDER)
+    if comparison is not None and comparison.by_medians:
+        # The medians, which the change is of, are beside it.
+        mean_at, median_at = order.index("step"), order.index("median")
+        order[mean_at], order[median_at] = "median", "step"
+    return sorted([part, *taken], key=lambda column: order.index(column.id))
 
 
 _ORDER = (

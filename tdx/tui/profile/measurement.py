@@ -24,7 +24,6 @@ WORKER = "profile"
 CANCEL_TIMEOUT = 2.0
 """Seconds that a cancelled measurement has to end before its worker is killed."""
 CANCELLED = "cancelled: partial results"
-_NO_COSTS = Costs((), 1, "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class MeasurementController:
         self._on_change, self._on_found = on_change, on_found
         self._ticket: Ticket[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._partial = _NO_COSTS
+        self._partial = Costs()
         self._cancelled = False
         self._started = 0
         self._advised_draft: Draft | None = None
@@ -75,7 +74,7 @@ class MeasurementController:
         if self.is_running:
             return
         self._advised_draft = draft if isinstance(request, FindAdvice) else None
-        self._partial, self._cancelled, self.progress = _NO_COSTS, False, None
+        self._partial, self._cancelled, self.progress = Costs(), False, None
         self._started += 1
         self._workspace.report("profile", {})
         ticket: Ticket[Any] = self._workspace.backend.ask(
@@ -143,7 +142,7 @@ class MeasurementController:
         try:
             found = await ticket
         except RequestError as error:
-            found = AdviceResult("", error=error.sentence)
+            found = AdviceResult(error=error.sentence)
         if self._ticket is not ticket:
             return
         if self._cancelled:

@@ -140,10 +140,7 @@ class ModeCosts:
 class Costs:
     """Measurement of a pipeline."""
 
-    modes: tuple[ModeCosts, ...]
-    num_envs: int
-    device: str  # device of the tensors
-    machine: str  # short description of the machine
+    modes: tuple[ModeCosts, ...] = ()
 
     def mode(self, name: str) -> ModeCosts | None:
         """Return the result of a mode."""
@@ -157,7 +154,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What to measure."""
+    """What to measure; one mode and no extras for a search for advice."""
 
     pipeline: Pipeline
     modes: tuple[ModeName, ...]
@@ -186,20 +183,7 @@ class MeasuredChange:
 class AdviceResult:
     """All changes that were tried."""
 
-    mode: str  # mode that was measured
     effective: tuple[MeasuredChange, ...] = ()  # changes that save time, the best first
     ineffective: tuple[MeasuredChange, ...] = ()  # changes that save nothing beyond the noise
     refused: tuple[str, ...] = ()  # why other changes could not be tried
     error: str | None = None  # why the measurement ended early; ``None``: it did not
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceSearch:
-    """Which pipeline to make faster."""
-
-    pipeline: Pipeline
-    mode: ModeName
-    steps: int
-    repeats: int
-    warmup: int
-    allow_code: bool = False

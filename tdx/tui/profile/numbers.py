@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from tdx.foundation.text import three_digits
+
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 
@@ -27,18 +29,10 @@ def format_time(micros: float, unit: Unit) -> str:
     """Format a time in µs as a number in a unit, with three significant digits or four.
 
     Example:
-        >>> [format_time(each, "µs") for each in (0, 0.0001, 0.0123, 1.5, 12.34, 123.4, 1234.5)]
-        ['0', '<0.001', '0.012', '1.50', '12.3', '123', '1,234']
         >>> format_time(18_500, "ms")
         '18.5'
     """
-    value = micros / _MICROS[unit]
-    size = abs(value)
-    if size < 0.0005:
-        return "<0.001" if size else "0"
-    if size >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.3f}"
+    return three_digits(micros / _MICROS[unit])
 
 
 def format_duration(micros: float) -> str:
@@ -85,8 +79,7 @@ def format_count(value: float) -> str:
     """
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= max(size * 0.99995, 9_999.5):
-            digits = value / size
-            return f"{digits:,.{2 if digits < 9.995 else 1 if digits < 99.95 else 0}f}{letter}"
+            return f"{three_digits(value / size)}{letter}"
     if 0 < value < 0.1:
         return f"{value:.1g}"
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"

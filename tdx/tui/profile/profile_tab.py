@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from textual import events, on
@@ -11,6 +12,7 @@ from textual.containers import Container, Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
+from tdx.pipeline.draft import Draft
 from tdx.pipeline.model import StackFacts
 from tdx.tui.chain_status import ENV
 from tdx.tui.profile.advice import AdviceList, advice_text, replace_chain
@@ -21,19 +23,18 @@ from tdx.tui.profile.measurement import (
     MeasurementController,
 )
 from tdx.tui.profile.messages import EXTRAS, Extra
-from tdx.tui.profile.numbers import choose_unit, format_time
+from tdx.tui.profile.numbers import format_time
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,
-    STACK_WELCOME,
-    WELCOME,
     ModeSelection,
     ProfileRun,
     displayed_mode,
     modes_for,
     run_summary,
     run_text,
+    welcome_text,
 )
 from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
@@ -89,7 +90,7 @@ class ProfileBar(Container):
         with Horizontal():
             yield Button("advice", id="profile-advice", compact=True)
             for name in EXTRAS:
-                button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
+                button = Button(id=f"profile-{name}-too", classes="profile-extra", compact=True)
                 button.styles.line_pad = 0
                 yield button
             yield Static("", id="profile-reason", markup=False)
@@ -102,23 +103,19 @@ class ProfileBar(Container):
 
     def show_stack(self, stack: StackFacts | None) -> None:
         """Hide what does not apply to the stack of a factory, and show the reason."""
-        has_modes = stack is None or stack.runs_as_chain
-        for name in ("mode", *(f"{each}-too" for each in EXTRAS)):
-            self.query_one(f"#profile-{name}", Button).display = has_modes
-        self.query_one("#profile-advice", Button).display = stack is None
-        reason = self.query_one("#profile-reason", Static)
-        reason.display = not has_modes
-        reason.update("" if has_modes else "observed: each wrapper in random steps")
+        self.set_class(stack is not None, "-stack")
+        self.set_class(stack is not None and not stack.runs_as_chain, "-observed")
+        if stack is not None:
+            source = "with samples" if stack.is_data else "in random steps"
+            self.query_one("#profile-reason", Static).update(f"observed {source}")
 
-    def show_mode(self, wanted: ModeSelection) -> None:
-        """Show the selected modes."""
-        self.query_one("#profile-mode", Button).label = SELECTION_TITLES.get(wanted, wanted)
-
-    def show_extra(self, name: Extra, is_on: bool) -> None:
-        """Show if something is measured apart from time."""
-        button = self.query_one(f"#profile-{name}-too", Button)
-        button.label = f"{'●' if is_on else '○'} {name}"
-        button.set_class(is_on, "-on")
+    def show_extras(self, selected: Collection[Extra], is_tiny: bool) -> None:
+        """Show what is measured apart from time."""
+        for name in EXTRAS:
+            button, is_on = self.query_one(f"#profile-{name}-too", Button), name in selected
+            label = f" {name}" if not is_tiny else "ops" if name == "operators" else name
+            button.label = f"{'●' if is_on else '○'}{label}"
+            button.set_class(is_on, "-on")
 
     @property
     def settings(self) -> tuple[int, int, int]:
@@ -176,7 +173,7 @@ class ProfileTab(SearchableTab):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, self.invalidate)
-        self.workspace.edited.subscribe(self, lambda _: self._handle_edit())
+        self.workspace.edited.subscribe(self, self._handle_edit)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
     def is_applicable(self, action: str) -> bool:
@@ -195,6 +192,7 @@ class ProfileTab(SearchableTab):
         self.set_class(event.size.height >= HIGH, "-high")
         self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
         self.set_class(event.size.width < _TINY_WIDTH, "-tiny-bar")
+        self._show_extras()
         self._show_summary()
         self._show_selected_part()
 
@@ -225,10 +223,14 @@ class ProfileTab(SearchableTab):
             self._start_advising()
 
     def _start_advising(self) -> None:
-        workspace, modes = self.workspace, modes_for(self.selection)
-        mode = "planned" if "planned" in modes else modes[0]
-        settings = self.query_one(ProfileBar).settings
-        request = FindAdvice(workspace.draft.pipeline(), mode, *settings, workspace.allow_code)
+        workspace = self.workspace
+        request = FindAdvice(
+            workspace.draft.pipeline(),
+            # The mode that the table shows: planned, if it is selected.
+            modes_for(self.selection)[-1:],
+            *self.query_one(ProfileBar).settings,
+            allow_code=workspace.allow_code,
+        )
         self.measurement.start(request, workspace.draft)
 
     @property
@@ -291,7 +293,8 @@ class ProfileTab(SearchableTab):
         self.selection = MODE_SELECTIONS[
             (MODE_SELECTIONS.index(self.selection) + 1) % len(MODE_SELECTIONS)
         ]
-        self.query_one(ProfileBar).show_mode(self.selection)
+        title = SELECTION_TITLES.get(self.selection, self.selection)
+        self.query_one("#profile-mode", Button).label = title
         self._show_run()
 
     def action_extra(self, name: Extra) -> None:
@@ -299,8 +302,11 @@ class ProfileTab(SearchableTab):
             return
         self.extras ^= {name}
         is_on = name in self.extras
-        self.query_one(ProfileBar).show_extra(name, is_on)
+        self._show_extras()
         self.notify(f"r also measures {_EXTRA_TEXT[name]}" if is_on else f"{name} off", timeout=3)
+
+    def _show_extras(self) -> None:
+        self.query_one(ProfileBar).show_extras(self.extras, self.has_class("-tiny-bar"))
 
     def action_settings(self) -> None:
         self.query_one("#profile-steps").focus()
@@ -436,21 +442,23 @@ class ProfileTab(SearchableTab):
     def _show_summary(self) -> None:
         run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
-            line.update(WELCOME if self.workspace.stack is None else STACK_WELCOME)
+            line.update(welcome_text(self.workspace.stack))
             line.add_class("-welcome")
         else:
             line.remove_class("-welcome")
-            low = self.has_class("-low")
-            line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
+            draft = self.workspace.draft
+            low, tiny = self.has_class("-low"), self.has_class("-tiny-bar")
+            summary = run_summary(run, self.selection, self.other, draft, low=low, tiny=tiny)
+            line.update(summary)
         advice = self.query_one(AdviceList)
         advice.display = run is not None or self.measurement.advised is not None
         advice.display = advice.display and self.workspace.stack is None
         is_advising = self.measurement.is_advising
         advice.show(self.measurement.advised, self.workspace.draft, self.size.width, is_advising)
 
-    def _handle_edit(self) -> None:
+    def _handle_edit(self, draft: Draft) -> None:
         """Stop trying changes of the chain before an edit, and drop its costs."""
-        self.measurement.stop_advising(unless=self.workspace.draft)
+        self.measurement.stop_advising(unless=draft)
         self._show_stage_costs()
 
     def _show_stage_costs(self) -> None:
@@ -458,7 +466,7 @@ class ProfileTab(SearchableTab):
         run, costs = self.measurement.shown, {}
         mode = None if run is None else displayed_mode(run, self.selection)
         if run is not None and mode is not None and run.draft == self.workspace.draft:
-            unit = choose_unit(mode.step_us)
+            unit = self.query_one(CostTable).sheet.unit
             for row in mode.rows:
                 time = f"{format_time(row.step_us, unit)} {unit}"
                 if row.work == "env":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.profile.messages import AdviceResult, AdviceSearch, Costs, Measurement
+from tdx.tui.profile.messages import AdviceResult, Costs, Measurement
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MeasurePipeline(Measurement, Request[Costs]):
 
 
 @dataclass(frozen=True)
-class FindAdvice(AdviceSearch, Request[AdviceResult]):
+class FindAdvice(Measurement, Request[AdviceResult]):
     """Try changes that may make a pipeline faster; pushes ``ProfileProgress``."""
 
     def answer(self, job: Job) -> AdviceResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,7 +10,8 @@ from textual.content import Content
 
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
-from tdx.profiling.repeats import MIN_SHARE, are_apart
+from tdx.pipeline.model import StackFacts
+from tdx.profiling.repeats import MIN_SHARE, are_apart, mean_shift
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_count, format_duration, format_percent
 
@@ -94,6 +95,7 @@ class Comparison:
     step: Delta
     rows: dict[RowKey, Delta]
     removed: dict[RowKey, CostRow]
+    by_medians: bool = False  # true if other programs interrupted one of them
 
     @property
     def text(self) -> Content:
@@ -105,7 +107,8 @@ class Comparison:
             return Content.styled(f"the same as {self.before} within the noise", "dim")
         more = "more" if ratio > 0 else "less"
         style = f"bold {_DELTA_STYLES[kind]}"
-        return Content.styled(f"{abs(ratio):.0%} {more} time than {self.before}", style)
+        text = f"{abs(ratio):.0%} {more} time than {self.before}"
+        return Content.styled(f"{text}, by medians" if self.by_medians else text, style)
 
 
 def compare_runs(
@@ -114,7 +117,7 @@ def compare_runs(
     """Compare the displayed mode with the other displayed mode, or with another run, if any.
 
     As in ``tdx profile --baseline``, only a difference between the repeats that is not tiny is a
-    change.
+    change. The times are medians if other programs interrupted one of the runs.
     """
     after = displayed_mode(run, wanted)
     modes = displayed_modes(run, wanted)
@@ -128,15 +131,22 @@ def compare_runs(
         return None
     if not after.steps or not before.steps:
         return None
+    by_medians = before.preemption is not None or after.preemption is not None
     least_us = MIN_SHARE * min(before.repeats_us, default=before.step_us)
+
+    def total_us(rows: Iterable[CostRow]) -> float:
+        return sum(row.median_us if by_medians else row.step_us for row in rows)
 
     def difference(one: Sequence[Sequence[float]], two: Sequence[float], us: Delta) -> Delta:
         sums = [sum(repeat) for repeat in zip(*one, strict=True)]
         if min(len(sums), len(two)) < 2:
             return us
-        if abs(us.us) < least_us or not are_apart(sums, two):
-            return replace(us, kind="same")
-        return replace(us, kind="slower" if us.us > 0 else "faster")
+        # One interrupted repeat does not make a tiny difference large, and medians agree with it.
+        shifts = [mean_shift(sums, two), *([us.us] if by_medians else [])]
+        if min(shifts) >= least_us and are_apart(sums, two):
+            return replace(us, kind="slower")
+        is_faster = max(shifts) <= -least_us and are_apart(sums, two)
+        return replace(us, kind="faster" if is_faster else "same")
 
     new = {run.key(row): row for row in after.rows}
     old = {other.key(row): row for row in before.rows}
@@ -153,35 +163,30 @@ def compare_runs(
         ]
         if keys:
             parts = [removed.pop(candidate) for candidate in keys if candidate in removed]
-            delta = Delta(sum(part.step_us for part in parts), row.step_us, "unknown")
+            delta = Delta(total_us(parts), total_us([row]), "unknown")
             deltas[key] = difference([part.repeats_us for part in parts], row.repeats_us, delta)
         else:
             is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in old)
-            deltas[key] = Delta(None, row.step_us, "regrouped" if is_in_group else "new")
+            deltas[key] = Delta(None, total_us([row]), "regrouped" if is_in_group else "new")
     for key, row in removed.items():
         is_in_group = any(set(candidate[2]) & set(key[2]) for candidate in new)
-        deltas[key] = Delta(row.step_us, None, "regrouped" if is_in_group else "removed")
-    step = Delta(before.step_us, after.step_us, "unknown")
+        deltas[key] = Delta(total_us([row]), None, "regrouped" if is_in_group else "removed")
+    step = Delta(total_us(before.rows), total_us(after.rows), "unknown")
     step = difference([before.repeats_us], after.repeats_us, step)
-    return Comparison(*names, step, deltas, removed)
+    return Comparison(*names, step, deltas, removed, by_medians)
 
 
 class RunHistory:
     """Runs of this session, the latest last."""
 
     def __init__(self) -> None:
-        self._runs: list[ProfileRun] = []
+        self.runs: list[ProfileRun] = []
         self._count = 0
-
-    @property
-    def runs(self) -> Sequence[ProfileRun]:
-        """All runs."""
-        return tuple(self._runs)
 
     def add(self, draft: Draft, costs: Costs, ended: str | None = None) -> ProfileRun:
         """Append a run."""
         self._count += 1
-        change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
+        change = describe_changes(self.runs[-1].draft, draft) if self.runs else "first run"
         # The rows have the numbers of the chain pane.
         modes = tuple(
             replace(mode, rows=tuple(replace(row, numbers=draft.positions) for row in mode.rows))
@@ -191,13 +196,13 @@ class RunHistory:
         run = ProfileRun(
             self._count, draft, costs, "no changes" if change == "nothing" else change, ended
         )
-        self._runs.append(run)
-        del self._runs[:-MAX_RUNS]
+        self.runs.append(run)
+        del self.runs[:-MAX_RUNS]
         return run
 
     def previous(self, run: ProfileRun, mode: str) -> ProfileRun | None:
         """Return the latest earlier run in the same mode."""
-        for earlier in reversed(self._runs):
+        for earlier in reversed(self.runs):
             costs = earlier.costs.mode(mode)
             if earlier.number < run.number and costs is not None and costs.steps > 0:
                 return earlier
@@ -210,7 +215,13 @@ _DELTA_STYLES = {"slower": "$text-error", "faster": "$text-success"}
 
 
 def run_summary(
-    run: ProfileRun, wanted: ModeSelection, other: ProfileRun | None, now: Draft, low: bool
+    run: ProfileRun,
+    wanted: ModeSelection,
+    other: ProfileRun | None,
+    now: Draft,
+    *,
+    low: bool,
+    tiny: bool,
 ) -> Content:
     """Return the summary of a run: time per step, difference and noise."""
     mode = displayed_mode(run, wanted)
@@ -229,7 +240,9 @@ def run_summary(
         style = _NOISE_STYLES.get(mode.judgement, "dim")
         if low:
             noise = (f"  ±{mode.noise:.1%} {mode.judgement}", style)
-            preempted = ("  preempted: compare medians" if mode.preemption else "", "$text-error")
+            # A tiny table has no room for them before the pane is expanded.
+            advice = "z shows medians" if tiny else "compare medians"
+            preempted = (f"  preempted: {advice}" if mode.preemption else "", "$text-error")
             parts = [Content.assemble(*head, "  ", time, versus, noise, preempted)]
         else:
             parts.append(Content.assemble(time, rate, versus))
@@ -287,10 +300,18 @@ def history_line(
     )
 
 
-WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
+_WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
 Then edit the chain and measure again: each row shows the difference to the previous run."""
-STACK_WELCOME = """Press [b]r[/b] to measure what each stage costs.
+_STACK_WELCOME = "Press [b]r[/b] to measure what each stage costs."
+_CODE_WELCOME = f"""{_STACK_WELCOME}
 
 Then edit the code, press [b]Ctrl+L[/b] to import it again, and measure again: each row shows the \
 difference to the previous run."""
+
+
+def welcome_text(stack: StackFacts | None) -> str:
+    """Return what the tab says before the first run."""
+    if stack is None:
+        return _WELCOME
+    return _STACK_WELCOME if stack.is_data else _CODE_WELCOME

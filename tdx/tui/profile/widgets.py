@@ -227,7 +227,7 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
         )
         self.display = False
         self.sort_by, self.is_inverted = "step", False
-        self._sheet = CostSheet()
+        self.sheet = CostSheet()
         self._shown: list[Column] = []
         self._wanted: str | None = None
 
@@ -239,7 +239,7 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
 
     def show_sheet(self, sheet: CostSheet) -> None:
         """Replace the content; the cursor stays on its part."""
-        self._sheet = sheet
+        self.sheet = sheet
         self._draw()
 
     def on_mount(self) -> None:
@@ -252,7 +252,7 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
             self._draw()
 
     def _columns(self) -> list[Column]:
-        return choose_columns(self._sheet, self._room)
+        return choose_columns(self.sheet, self._room)
 
     def sort_next(self) -> None:
         """Sort by the next column."""
@@ -293,8 +293,8 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
         """The lines from top to bottom."""
         by = next((each for each in self._shown if each.id == self.sort_by), None)
         if by is None:
-            return list(self._sheet.lines)
-        return sort_lines(self._sheet.lines, by, self.is_inverted)
+            return list(self.sheet.lines)
+        return sort_lines(self.sheet.lines, by, self.is_inverted)
 
     def search_lines(self) -> list[str]:
         """Return the name of each part."""

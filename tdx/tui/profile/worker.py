@@ -22,7 +22,7 @@ from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
-from tdx.profiling.result import DeviceSummary, DeviceUse, FloatArray, ModeProfile, Profile, Row
+from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile, Profile, Row, histogram
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
 from tdx.rollouts.policies.policy import load_actor
@@ -35,7 +35,6 @@ from tdx.tui.profile.messages import (
     PARTIAL,
     PROGRESS,
     AdviceResult,
-    AdviceSearch,
     CallCost,
     CostRow,
     Costs,
@@ -55,19 +54,12 @@ _MAX_OPERATORS = 40
 
 def join_costs(found: list[Costs]) -> Costs:
     """Join the results of several modes."""
-    if not found:
-        return Costs((), 1, "", "")
-    modes = tuple(mode for each in found for mode in each.modes)
-    return Costs(modes, found[0].num_envs, found[0].device, found[0].machine)
+    return Costs(tuple(mode for costs in found for mode in costs.modes))
 
 
 def build_costs(profile: Profile) -> Costs:
     """Convert a profile to plain data."""
-    modes = tuple(_mode_costs(mode) for mode in profile.modes)
-    settings, machine = profile.settings, profile.machine
-    parts = [machine.processor, f"{machine.cores} cores", *machine.accelerators]
-    text = ", ".join(part for part in parts if part)
-    return Costs(modes, settings.num_envs, settings.device, text)
+    return Costs(tuple(map(_mode_costs, profile.modes)))
 
 
 def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
@@ -197,7 +189,8 @@ def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
 
 
 def _call_cost(mode: ModeProfile, row: Row, is_engine: bool) -> CallCost:
-    counts, low, high = _histogram(row.samples_us)
+    bins = int(np.clip(2 * len(row.samples_us) ** 0.5, 4, BINS))
+    counts, edges = histogram(row.samples_us, bins)
     statistics = asdict(row.statistics)
     return CallCost(
         name=row.part.name if is_engine else row.part.lane,
@@ -205,19 +198,10 @@ def _call_cost(mode: ModeProfile, row: Row, is_engine: bool) -> CallCost:
         figures={name: float(statistics[name]) for name in _FIGURES},
         step_us=mode.step_share_us(row),
         steps_per_call=mode.steps_per_call(row),
-        counts=counts,
-        low_us=low,
-        high_us=high,
+        counts=tuple(counts),
+        low_us=edges[0],
+        high_us=edges[-1],
     )
-
-
-def _histogram(samples: FloatArray) -> tuple[tuple[int, ...], float, float]:
-    """Return a histogram up to the 99th percentile; the last bin includes larger values."""
-    low, high = float(samples.min()), float(np.quantile(samples, 0.99, method="higher"))
-    high = high if high > low else low + 1e-3
-    bins = int(np.clip(2 * len(samples) ** 0.5, 4, BINS))
-    counts, _ = np.histogram(np.minimum(samples, high), bins, (low, high))
-    return tuple(counts.tolist()), low, high
 
 
 _CANCEL_POLL = 0.1
@@ -270,7 +254,7 @@ def _measure_stack(request: Measurement, stack: Stack, job: Job) -> Costs:
     return replace(costs, modes=tuple(modes))
 
 
-def _plan_steps(request: Measurement | AdviceSearch, job: Job) -> ProfilePlan:
+def _plan_steps(request: Measurement, job: Job) -> ProfilePlan:
     return ProfilePlan(
         steps=request.steps,
         warmup=request.warmup,
@@ -281,7 +265,7 @@ def _plan_steps(request: Measurement | AdviceSearch, job: Job) -> ProfilePlan:
     )
 
 
-def _policy_for(request: Measurement | AdviceSearch, env: EnvBase) -> Any:
+def _policy_for(request: Measurement, env: EnvBase) -> Any:
     """Return the function that computes actions."""
     steps = max(request.steps, request.warmup)
     return load_actor(request.pipeline, env, steps=steps, allow_code=request.allow_code)
@@ -319,23 +303,23 @@ _NO_ADVICE = "no changes to try: the stages are Python code, which tdx does not 
 _NO_ADVICE_FOR_DATA = "no changes to try: the stages are files, which tdx does not edit"
 
 
-def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
+def find_advice(request: Measurement, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     if request.pipeline.is_factory:
-        return AdviceResult(request.mode, error=_NO_ADVICE)
+        return AdviceResult(error=_NO_ADVICE)
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         stack = build_stack(request.pipeline, request.allow_code)
         env = stack.chain_env
         if env is None:
             stack.close()
-            return AdviceResult(request.mode, error=_NO_ADVICE_FOR_DATA)
+            return AdviceResult(error=_NO_ADVICE_FOR_DATA)
         try:
             plan = _plan_steps(request, job)
             plan = replace(plan, policy=_policy_for(request, env), passes=("device",))
-            (measured,) = profile_env(env, [request.mode], plan).modes
+            (measured,) = profile_env(env, request.modes, plan).modes
             if measured.error is not None:
-                return AdviceResult(request.mode, error=measured.error)
+                return AdviceResult(error=measured.error)
             further = []
             for finding in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
                 violation, fix = finding.violation, finding.violation.fix
@@ -360,13 +344,12 @@ def find_advice(request: AdviceSearch, job: Job) -> AdviceResult:
             policy_of=partial(_policy_for, request),
         )
         return AdviceResult(
-            request.mode,
             tuple(map(_measured_change, advised.advice)),
             tuple(map(_measured_change, advised.without_gain)),
             advised.refused,
             _INTERRUPTED if advised.interrupted else None,
         )
-    return AdviceResult(request.mode, error=_INTERRUPTED)
+    return AdviceResult(error=_INTERRUPTED)
 
 
 def _measured_change(tried: TriedChange) -> MeasuredChange:

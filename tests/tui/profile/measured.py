@@ -56,13 +56,18 @@ def row(work: str, index: int, name: str, step_us: float, **more: Any) -> CostRo
     if work == "stage":
         calls.append(call("reset", 0.05))
     repeats = tuple(step_us * times for times in (0.98, 0.99, 1.0, 1.01, 1.02))
-    given = {"upto": -1, "share": step_us / 80, "repeats_us": repeats, "calls": tuple(calls)}
+    given: dict[str, Any] = {
+        "upto": -1,
+        "share": step_us / 80,
+        "repeats_us": repeats,
+        "calls": tuple(calls),
+        "median_us": step_us * 0.9,
+    }
     return CostRow(
         work=work,
         index=index,
         name=name,
         step_us=step_us,
-        median_us=step_us * 0.9,
         **{**given, **more},
     )
 
@@ -105,17 +110,16 @@ def mode_costs(
 def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
     """Return the profile of a pipeline in several modes."""
     found = tuple(mode_costs(pipeline, mode, **more) for mode in modes or ("planned",))
-    return Costs(found, 1, "cpu", "a machine")
+    return Costs(found)
 
 
 def advice(pipeline: Pipeline, error: str | None = None) -> AdviceResult:
     """Return a suggestion that saves time, and one without effect or edit."""
     if error is not None:
-        return AdviceResult("planned", error=error)
+        return AdviceResult(error=error)
     shorter = pipeline.with_stages(*(s for s in pipeline.transforms if s.name != "StepCounter"))
     found = "nobody reads what it writes, and it does not come out"
     return AdviceResult(
-        "planned",
         (MeasuredChange("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
         (MeasuredChange("freeze the statistics", "they converged", 50.0, 0.1, 1.0, "close", None),),
         ("put Resize first: other values come out",),

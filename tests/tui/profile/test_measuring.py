@@ -118,7 +118,7 @@ def test_suggestions_are_measured_with_few_steps() -> None:
 
     job = Job(receive, {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
-    found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
+    found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), ("planned",), 20, 2, 2), job)
     assert found.error is None
     (tried,) = [
         each for each in (*found.effective, *found.ineffective) if "StepCounter" in each.change
@@ -130,6 +130,6 @@ def test_suggestions_are_measured_with_few_steps() -> None:
     assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
     assert "alternating" in received
     failing = Pipeline.of(FAILING, "RewardSum")
-    broken = find_advice(FindAdvice(failing, "planned", 70, 2, 2, allow_code=True), job)
+    broken = find_advice(FindAdvice(failing, ("planned",), 70, 2, 2, allow_code=True), job)
     assert broken.error is not None
     assert "the gripper is stuck" in broken.error

@@ -259,6 +259,24 @@ async def test_run_is_reported_while_another_tab_is_in_front() -> None:
         assert "#1 first run: 28.3 µs per step" in [n.message for n in app.app._notifications]
 
 
+async def test_interrupted_measurement_says_where_its_medians_are() -> None:
+    async with profiling(*CHAIN, size=(26, 16)) as app:
+        pipeline = app.workspace.draft.pipeline()
+        app.backend.answer = costs(pipeline, preemption="half of the time")
+        await app.press("r")
+        assert "preempted: z shows medians" in app.text("#profile-summary")
+        assert "median" not in app.titles
+        await app.resize(56, 16)
+        assert "preempted: compare medians" in app.text("#profile-summary")
+        assert "median" in app.titles
+
+
+async def test_narrow_tab_shows_all_extra_passes() -> None:
+    async with profiling(*CHAIN, size=(26, 16)) as app:
+        await app.press("o")
+        assert "○memory ●ops ○marginal" in app.text("#profile-bar")
+
+
 @exhaustive
 async def test_colors_follow_the_theme() -> None:
     async with profiling(*CHAIN) as app:

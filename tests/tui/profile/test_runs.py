@@ -85,6 +85,9 @@ def test_difference_within_the_noise_is_not_a_change() -> None:
     first = with_rows(history, DRAFT, noisy)
     second = with_rows(history, DRAFT, row("stage", 0, "A", 5.0))
     assert stages(both(first, second)) == {(0,): "same"}
+    interrupted = row("stage", 0, "A", 80.0, repeats_us=(4.1, 4.1, 380.0, 4.1, 4.1))
+    calm = with_rows(history, DRAFT, row("stage", 0, "A", 4.0))
+    assert stages(both(calm, with_rows(history, DRAFT, interrupted))) == {(0,): "same"}
     once = with_rows(history, DRAFT, row("stage", 0, "A", 5.0, repeats_us=(5.0,)))
     assert stages(both(once, once)) == {(0,): "unknown"}
 
@@ -130,6 +133,38 @@ def test_columns_depend_on_width_and_measured_data() -> None:
     assert {"kernels", "syncs", "median", "share", "bar"} <= set(wide)
     for width in range(28, 200, 7):
         assert sum(column.width + 2 for column in choose_columns(compared, width)) <= width
+
+
+def test_median_is_shown_before_the_earlier_run_if_the_run_was_interrupted() -> None:
+    history = RunHistory()
+    first = run_of(history, DRAFT)
+    interrupted = costs(DRAFT.pipeline(), "planned", preemption="half of the time")
+    sheet = build_sheet(history.add(DRAFT, interrupted), "planned", first)
+    shown = [column.title for column in choose_columns(sheet, 48)]
+    assert shown == ["part", "median", "change", "#2 µs"]
+    shown = [column.title for column in choose_columns(sheet, 60)]
+    assert shown == ["part", "#1 median", "median", "change", "#2 µs"]
+
+
+def test_interrupted_runs_are_compared_by_medians() -> None:
+    history = RunHistory()
+    repeats = (150.0, 151.0, 152.0, 153.0, 154.0)
+    first = with_rows(history, DRAFT, row("stage", 0, "A", 100.0, median_us=20.0))
+    for median_us, kind, text in (
+        (20.1, "same", "the same as #1 within the noise"),
+        (10.0, "same", "the same as #1 within the noise"),
+        (40.0, "slower", "46% more time than #1, by medians"),
+    ):
+        interrupted = row("stage", 0, "A", 152.0, median_us=median_us, repeats_us=repeats)
+        second = with_rows(history, DRAFT, interrupted)
+        (mode,) = second.costs.modes
+        mode = replace(mode, preemption="half of the time", repeats_us=repeats)
+        second = replace(second, costs=replace(second.costs, modes=(mode,)))
+        comparison = both(first, second)
+        assert stages(comparison) == {(0,): kind}
+        delta = next(delta for key, delta in comparison.rows.items() if key[0] == "stage")
+        assert (delta.before_us, delta.after_us) == (20.0, median_us)
+        assert comparison.text.plain == text
 
 
 def test_rows_are_sorted_by_any_column_in_both_orders() -> None:
