@@ -21,6 +21,16 @@ DRAW_DELAY = 0.04
 """Seconds that a tab waits for further changes before it draws, so that keys come first."""
 
 
+def holds_focus(widget: Widget) -> bool:
+    """Return True if keys go to a widget or one inside.
+
+    Its ``has_focus`` lags behind until it has handled that it lost the focus: a tab that draws
+    meanwhile would take the focus back.
+    """
+    focused = widget.screen.focused
+    return focused is not None and widget in focused.ancestors_with_self
+
+
 class TabBody(Vertical):
     """Base class of the content of a tab.
 
@@ -78,7 +88,7 @@ class TabBody(Vertical):
         is_wanted = self._is_activated or self.screen.focused is None
         self._is_activated = False
         # Another tab may be in front by now; focusing a widget would bring this one back.
-        if is_wanted and self.is_in_front and not self.has_focus_within:
+        if is_wanted and self.is_in_front and not holds_focus(self):
             self.focus_default()
 
     def focus_default(self) -> None:

@@ -189,6 +189,18 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         assert "The log is empty." in app.text("LogTab")
 
 
+async def test_log_that_draws_late_does_not_take_the_focus_back() -> None:
+    async with driven() as app:
+        app.app.workspace.journal.record("an entry")
+        await app.press("5")
+        assert app.app.focused is app.find("LogView")
+        # No await in between: the log has not handled yet that it lost the focus.
+        app.app.screen.set_focus(app.find("ChainList"))
+        app.find("LogTab").update()
+        await app.settle()
+        assert app.app.focused is app.find("ChainList")
+
+
 @exhaustive
 async def test_each_problem_of_the_chain_is_logged_once() -> None:
     async with driven("RewardSum", "StepCounter") as app:

@@ -20,6 +20,7 @@ from tdx.pipeline.editing.forms import FormField
 from tdx.pipeline.transform_info import strip_markup
 from tdx.specs.leaf import INPUT_PARTS
 from tdx.tui.chain_status import ChainStatus
+from tdx.tui.tab_body import holds_focus
 
 _SLIM = 38
 """Columns below which a row leaves out the type."""
@@ -151,7 +152,7 @@ class FormRow(Widget):
         if box and self.field.kind == "keys":
             box.first().suggester = self._suggester()
         is_typed = bool(box) and box.first().value != self.text
-        if field.text == self._chain_text or self.has_focus_within or is_typed:
+        if field.text == self._chain_text or holds_focus(self) or is_typed:
             return
         self._chain_text = field.text
         if field.text != self.text:

@@ -36,7 +36,7 @@ from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
-from tdx.tui.tab_body import ProblemPanel, TabBody
+from tdx.tui.tab_body import ProblemPanel, TabBody, holds_focus
 from tdx.tui.workspace import Workspace
 
 _CONTINUED = re.compile(r"\n {2,}(?=\S)")
@@ -144,7 +144,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
     @property
     def _focused_row(self) -> FormRow | None:
-        return next((row for row in self.query(FormRow) if row.has_focus_within), None)
+        return next((row for row in self.query(FormRow) if holds_focus(row)), None)
 
     def _show_about(self) -> None:
         """Describe below the form what the stage changes, if there is room."""
@@ -179,7 +179,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
     async def _rebuild(self) -> None:
         form = self.query_one("#form", VerticalScroll)
-        if form.has_focus_within and not form.has_focus:
+        if holds_focus(form) and self.screen.focused is not form:
             # Textual would move the focus of a removed row to the tab bar.
             row = self._focused_row
             self._refocus = "" if row is None else row.field.name

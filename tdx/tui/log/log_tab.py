@@ -19,7 +19,7 @@ from textual.widgets import Button, Static
 from tdx.foundation.text import count_text
 from tdx.tui.line_widgets import LineList, TextLine
 from tdx.tui.log.journal import MAX_ENTRIES, MAX_OUTPUT_ENTRIES, LogEntry
-from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
+from tdx.tui.tab_body import SearchableTab, SearchBar, holds_focus, search_bindings
 from tdx.tui.workspace import Workspace
 
 _MARKS = {"information": "·", "output": "»", "warning": "▲", "error": "✕"}
@@ -250,7 +250,7 @@ class LogTab(SearchableTab):
         """Show the entries that pass the filter."""
         shown = self._entries()
         view = self.query_one(LogView)
-        had_focus = view.has_focus
+        had_focus = holds_focus(view)
         view.display = bool(shown)
         if had_focus:
             self.focus_default()

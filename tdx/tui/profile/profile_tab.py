@@ -37,7 +37,7 @@ from tdx.tui.profile.runs import (
     welcome_text,
 )
 from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList
-from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
+from tdx.tui.tab_body import SearchableTab, SearchBar, holds_focus, search_bindings
 from tdx.tui.workspace import Workspace
 
 PROFILE_KEYS = (
@@ -215,7 +215,7 @@ class ProfileTab(SearchableTab):
         stack = self.workspace.stack
         if stack is not None:
             self.notify(f"no changes to try: {stack.reason}", severity="warning", timeout=5)
-        elif self._has_current_advice and not self.query_one(AdviceList).has_focus:
+        elif self._has_current_advice and not holds_focus(self.query_one(AdviceList)):
             self.query_one(AdviceList).focus()
         elif self.measurement.is_advising:
             self.notify("changes are being tried; press c to cancel", timeout=2)
@@ -430,7 +430,7 @@ class ProfileTab(SearchableTab):
             return
         self._drawn = drawn
         sheet = CostSheet() if run is None else build_sheet(run, self.selection, self.other)
-        is_lost = table.has_focus and not sheet.lines
+        is_lost = holds_focus(table) and not sheet.lines
         table.display = bool(sheet.lines)
         if is_lost:
             self.focus_default()
