@@ -65,3 +65,12 @@ def test_what_cannot_be_created_again_is_named_as_not_compared(opened: ExitStack
     report = tdx.check_contract(env, contract)
     assert report.same
     assert any("worker processes" in note for note in report.notes)
+
+
+@exhaustive
+def test_an_env_in_worker_processes_repeats_itself(opened: ExitStack) -> None:
+    env = SubprocVecEnv([scaled(8.0)] * 2, start_method="fork")
+    opened.callback(env.close)
+    contract = tdx.freeze(env, steps=3)
+    assert not any("does not repeat itself" in note for note in contract.notes)
+    assert tdx.check_contract(env, contract).same
