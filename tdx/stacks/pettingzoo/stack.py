@@ -263,7 +263,8 @@ class PettingZooStack(LevelStack):
         agents = list(self.outer.agents)
         if len(agents) > _MOST_NAMED:
             agents = [*agents[: _MOST_NAMED - 1], "…", agents[-1]]
-        return (f"the rows [{self.value_shape[0]}] are the agents {', '.join(agents)}", *self.hidden)
+        rows = f"the rows [{self.value_shape[0]}] are the agents {', '.join(agents)}"
+        return (rows, *self.hidden)
 
     @property
     def hidden(self) -> Sequence[str]:
