@@ -44,7 +44,11 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("transpose", r"vectransposeimage|permutetransform"),
     ("to tensor image", r"totensorimage"),
     ("cast", r"dtypeobservation|doubletofloat|dtypecasttransform"),
-    ("skip frames", r"frameskiptransform|maxandskipobservation|maxandskipenv"),
+    (
+        "skip frames",
+        r"(frameskip|skipframes?|actionrepeat|repeataction)(transform|wrapper|env)?|"
+        r"maxandskip(observation|env|wrapper)",
+    ),
     ("rescale observation", r"rescaleobservation"),
     ("episodic life", r"episodiclifeenv|episodiclife|endoflifetransform"),
     ("noop reset", r"noopresetenv|noopreset"),

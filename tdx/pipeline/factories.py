@@ -36,6 +36,9 @@ _NOT_FACTORIES = ("main", "parse_args")
 _CALL = re.compile(r"(.+?:[\w.]+)\((.*)\)", re.DOTALL)
 _BARE_WORD = re.compile(r"[A-Za-z][\w./:-]*")
 _ENV_ID = re.compile(r"(^|_)(env|gym|game)_?(id|name)$", re.IGNORECASE)
+_NEEDS_SPACE = re.compile(
+    r"(Transform\w+)\.__init__\(\) missing 1 required positional argument: '(\w+_space)'"
+)
 _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
@@ -326,8 +329,13 @@ def _explain_gymnasium(error: Exception) -> str | None:
             "AtariPreprocessing skips frames itself: pass frameskip=1 to gymnasium.make, or "
             "frame_skip=1 to AtariPreprocessing"
         )
-    # Packages register their envs when they are imported, which nothing in the user's code may do.
+    if (changed := _NEEDS_SPACE.match(str(error))) is not None:
+        return (
+            f"since Gymnasium 1, {changed[1]} takes the {changed[2]} of its result as third "
+            f"argument; if it does not change: env.{changed[2]}"
+        )
 
+    # Packages register their envs when they are imported, which nothing in the user's code may do.
     named = re.match(r"Namespace (\S+) not found", str(error))
     if not isinstance(error, NamespaceNotFound) or named is None:
         return None

@@ -202,7 +202,7 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
 
 def _unsupported_error(target: object) -> ArgumentError:
     """Return the error for an unsupported object, with what to do; or else what is supported."""
-    error = unsupported_error(target)
+    error = unsupported_error(target, _name_env_inside(target))
     if error.hint is not None:
         return error
     plugins = (kind.title for _, kind in plugin_kinds())
@@ -210,6 +210,17 @@ def _unsupported_error(target: object) -> ArgumentError:
     disabled = next(iter(disabled_plugins(GROUP).values()), None)
     hint = _next_step(target) if disabled is None else f"{disabled.message}: {disabled.hint}"
     return ArgumentError(f"{error.message}: pass {', '.join(kinds)}", hint=hint)
+
+
+def _name_env_inside(target: object) -> str | None:
+    """Return the hint for envs in dicts, such as those of LeRobot by suite and task."""
+    path = ""
+    while isinstance(target, dict) and target:
+        key, target = next(iter(target.items()))
+        path += f"[{key!r}]"
+    if path and hasattr(target, "step") and hasattr(target, "reset"):
+        return f"return one of the envs in it, such as result{path}"
+    return None
 
 
 def _next_step(target: object) -> str:

@@ -73,6 +73,11 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
         "its wrappers run inside a function compiled by jax.jit, where no step can be observed; "
         "open the env from outside: a gymnasium.Env whose step calls the compiled one",
     ),
+    (
+        "ray.rllib.env.multi_agent_env:MultiAgentEnv",
+        "pass the PettingZoo parallel env that a ParallelPettingZooEnv holds in .par_env, or write "
+        "the env as one",
+    ),
     ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
     ("lerobot.processor.pipeline:DataProcessorPipeline", NEEDS_SAMPLES),
     (

@@ -41,6 +41,13 @@ def make_other():
 
 def make_skipping():
     return gymnasium.wrappers.AtariPreprocessing(gymnasium.make("Pendulum-v1"))
+
+def make_without_space():
+    env = gymnasium.make("Pendulum-v1")
+    return gymnasium.wrappers.TransformObservation(env, abs)
+
+def make_suites():
+    return {"pusht": {0: gymnasium.make("Pendulum-v1")}}
 """
 MINE = """
 import gymnasium
@@ -203,6 +210,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "wrapper (names.py:11)",
             "AtariPreprocessing skips frames itself: pass frameskip=1 to gymnasium.make, or "
             "frame_skip=1 to AtariPreprocessing",
+        ),
+        (
+            ("inspect", "names.py:make_without_space", "--allow-code"),
+            "env names.py:make_without_space: make_without_space() raised TypeError: "
+            "TransformObservation.__init__() missing 1 required positional argument: "
+            "'observation_space' (names.py:15)",
+            "since Gymnasium 1, TransformObservation takes the observation_space of its result as "
+            "third argument; if it does not change: env.observation_space",
+        ),
+        (
+            ("inspect", "names.py:make_suites", "--allow-code"),
+            "env names.py:make_suites: make_suites() returned an object of type dict, which is not "
+            "supported",
+            "return one of the envs in it, such as result['pusht'][0]",
         ),
         (
             ("check", "absent_module:Mine-v0", "--allow-code"),

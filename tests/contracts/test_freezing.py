@@ -196,6 +196,22 @@ def test_algorithm_is_frozen() -> None:
     assert [each.name for each in contract.stages][-1] == "VecNormalize"
 
 
+def test_a_missing_repetition_of_actions_is_a_difference() -> None:
+    class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            rewards = 0.0
+            for _ in range(2):
+                observation, reward, *rest = self.env.step(action)
+                rewards += float(reward)
+            return observation, rewards, *rest
+
+    contract = tdx.freeze(FrameSkip(made.pendulum()), steps=4)
+    assert tdx.check_contract(FrameSkip(made.pendulum()), contract).verdict == "same"
+    (missing,) = tdx.check_contract(made.pendulum(), contract).differences
+    assert (missing.kind, missing.name) == ("missing stage", "FrameSkip")
+    assert not tdx.check_contract(FrameSkip(made.pendulum()), tdx.freeze(made.pendulum())).same
+
+
 @exhaustive
 def test_frame_skip_and_reset_of_an_inner_limit_are_replayed() -> None:
     def make(frames: int) -> Any:

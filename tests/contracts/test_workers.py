@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium import wrappers
 from gymnasium.vector import AsyncVectorEnv
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
 import tdx
+from tdx.foundation.errors import ArgumentError
 from tests.contracts import envs as made
 from tests.programs import exhaustive
 
@@ -65,3 +67,24 @@ def test_what_cannot_be_created_again_is_named_as_not_compared(opened: ExitStack
     report = tdx.check_contract(env, contract)
     assert report.same
     assert any("worker processes" in note for note in report.notes)
+
+
+@exhaustive
+def test_an_env_in_worker_processes_repeats_itself(opened: ExitStack) -> None:
+    env = SubprocVecEnv([scaled(8.0)] * 2, start_method="fork")
+    opened.callback(env.close)
+    contract = tdx.freeze(env, steps=3)
+    assert not any("does not repeat itself" in note for note in contract.notes)
+    assert tdx.check_contract(env, contract).same
+
+
+@exhaustive
+def test_an_env_in_worker_processes_that_draws_anew_has_no_contract(opened: ExitStack) -> None:
+    def make() -> Any:
+        draw = np.random.default_rng().uniform
+        return made.Mapped(made.Pendulum64(), lambda x: x + draw())
+
+    env = SubprocVecEnv([make] * 2, start_method="fork")
+    opened.callback(env.close)
+    with pytest.raises(ArgumentError, match="no stages, and the env returns other values"):
+        tdx.freeze(env, steps=3)

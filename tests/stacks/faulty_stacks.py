@@ -274,6 +274,28 @@ def chain(name: str, plan: Plan) -> Any:
     return TransformedEnv(GymEnv(name, max_episode_steps=LIMIT), Compose(frames, *stages))
 
 
+def torchrl(name: str, plan: Plan) -> Any:
+    """Return a chain of TorchRL, whose history is its own."""
+    from torchrl import envs
+
+    def apply(self: Any, value: Any) -> Any:
+        return self.function(value)
+
+    chain = [envs.CatFrames(2, dim=-1, in_keys=["observation"])]
+    for function in plan.stages:
+        kind = _CLASSES.setdefault(
+            (envs.Transform, type(function).__name__),
+            type(type(function).__name__, (envs.Transform,), {"_apply_transform": apply}),
+        )
+        stage = kind(["observation"], ["observation"])
+        stage.function = function
+        for key, value in vars(function).items():
+            stage.register_buffer(key, torch.as_tensor(value))
+        chain.append(stage)
+    env = envs.GymEnv(name, max_episode_steps=LIMIT)
+    return envs.TransformedEnv(env, envs.Compose(*chain))
+
+
 class TensorStage(torch.nn.Module):
     """Applies a function to a tensor."""
 

@@ -100,6 +100,7 @@ def test_agents_with_equal_spaces_share_an_entry(make: Callable[..., Any]) -> No
     specs = stack.specs()[-1]
     shapes = {key: spec.shape for key, spec in specs.output_spec.items(True, True)}
     assert shapes["full_observation_spec", "observation"] == torch.Size([2, 2])
+    assert stack.notes == ("the rows [2] are the agents runner, hunter",)
     assert shapes["full_reward_spec", "reward"] == torch.Size([2])
     assert specs.input_spec["full_action_spec", "action"].shape == torch.Size([2])
 

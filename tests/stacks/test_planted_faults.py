@@ -41,7 +41,7 @@ class Recipe:
 
 
 _NO_EPISODES = ((LEAK, "it has no history"),)
-_OWN_HISTORY = ((LEAK, "CatFrames of tdx clears its frames in each reset"),)
+_OWN_HISTORY = ((LEAK, "CatFrames clears its frames in each reset"),)
 
 
 def _gym(function: Callable[[str, Plan], Any], env: str, gain: float, *args: Any) -> Recipe:
@@ -62,6 +62,7 @@ RECIPES = {
     "Stable-Baselines3, VecEnv wrappers": _gym(stacks.outside_vec_env, "Pendulum-v1", 1),
     "tdx, CartPole": _gym(stacks.chain, "CartPole-v1", 6, _OWN_HISTORY),
     "tdx, Pendulum": _gym(stacks.chain, "Pendulum-v1", 1, _OWN_HISTORY),
+    "TorchRL": _gym(stacks.torchrl, "Pendulum-v1", 1, _OWN_HISTORY),
     "list of callables": Recipe(stacks.callables, 1, _NO_EPISODES, has_samples=True),
     "Sequential": Recipe(stacks.sequential, 1, _NO_EPISODES, has_samples=True),
     "Compose": Recipe(stacks.compose, 1, _NO_EPISODES, has_samples=True),

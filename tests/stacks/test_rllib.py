@@ -169,3 +169,12 @@ def test_one_pipeline_gets_drawn_values(rllib: Any, make: Make) -> None:
 def test_connector_that_cannot_be_called_is_named(rllib: Any, make: Make) -> None:
     with pytest.raises(ArgumentError, match="WriteObservationsToEpisodes cannot be called"):
         open_stack(make(rllib.WriteObservationsToEpisodes))
+
+
+def test_env_of_several_agents_is_refused_with_the_next_step(rllib: Any) -> None:
+    from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+    env: Any = type("Tag", (MultiAgentEnv,), {})()
+    with pytest.raises(ArgumentError, match="Tag is not supported") as caught:
+        open_stack(env)
+    assert "pass the PettingZoo parallel env" in str(caught.value.hint)

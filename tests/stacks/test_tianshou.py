@@ -144,6 +144,19 @@ def test_sub_envs_of_other_processes_are_the_env_inside(envs: Any) -> None:
         stack.close()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wrappers_of_a_board_game_are_named_as_not_shown(envs: Any) -> None:
+    require_package("pettingzoo")
+    from pettingzoo.classic import tictactoe_v3
+
+    stack = open_stack(envs.DummyVectorEnv([lambda: envs.PettingZooEnv(tictactoe_v3.env())] * 2))
+    assert [stage.name for stage in stack.stages] == ["DummyVectorEnv"]
+    assert stack.hidden == (
+        "PettingZooEnv holds an env of another library, OrderEnforcingWrapper, in .env, whose "
+        "stages are not shown",
+    )
+
+
 def test_asynchronous_vector_env_is_refused(envs: Any) -> None:
     env = envs.DummyVectorEnv([sub_env, sub_env], wait_num=1)
     with pytest.raises(ArgumentError, match="asynchronously is not supported"):

@@ -30,6 +30,7 @@ from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import StageInfo
 
 _PARTS = "observations, rewards, terminations, truncations, infos"
+_MOST_NAMED = 6
 _TO_AEC = "parallel_to_aec_wrapper"
 """Class of PettingZoo that makes an AEC env of a parallel one."""
 _THIN = ("OrderEnforcingWrapper", _TO_AEC)
@@ -256,6 +257,14 @@ class PettingZooStack(LevelStack):
         super().__init__(target, levels)
         self.outer = levels[-1]
         self.value_shape = (len(self.outer.agents),)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        agents = list(self.outer.agents)
+        if len(agents) > _MOST_NAMED:
+            agents = [*agents[: _MOST_NAMED - 1], "…", agents[-1]]
+        rows = f"the rows [{self.value_shape[0]}] are the agents {', '.join(agents)}"
+        return (rows, *self.hidden)
 
     @property
     def hidden(self) -> Sequence[str]:

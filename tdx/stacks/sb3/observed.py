@@ -231,6 +231,8 @@ class VecEnvLevels(WrapperLevels):
         base = self._levels.get(-1)
         if base is not None and not base.in_rows:
             base.owner.reset()
+            # Its reset takes no seed, so that of the next one is set here.
+            base.owner.seed(seed)
         else:
             super().begin(seed)
 

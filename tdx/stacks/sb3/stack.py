@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.envs import EnvBase, GymWrapper
 from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import policy_name
-from tdx.stacks.gymnasium.levels import Level, hidden_envs
+from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.refusals import unsupported_error
@@ -112,9 +112,7 @@ class StableBaselines3Stack(VectorStack):
 
     @cached_property
     def hidden(self) -> Sequence[str]:
-        if self.levels[0].in_rows:
-            return hidden_envs([level for level in self.levels if level.in_rows])
-        if self.has_sub_envs or "processes" in attributes_of(self.core):
+        if self.levels[0].in_rows or self.has_sub_envs or "processes" in attributes_of(self.core):
             return super().hidden
         return (f"{type(self.core).__name__} does not show its sub-envs",)
 

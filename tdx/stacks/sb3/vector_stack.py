@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from tdx.envs import EnvBase, GymWrapper
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack
-from tdx.stacks.gymnasium.levels import Level, worker_sentence
+from tdx.stacks.gymnasium.levels import Level, hidden_envs, worker_sentence
 from tdx.stacks.sb3.adapter import VecEnvAdapter
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class VectorStack(LevelStack):
     @property
     def hidden(self) -> Sequence[str]:
         if self.levels[0].in_rows:
-            return ()
+            return hidden_envs([level for level in self.levels if level.in_rows])
         if self.has_sub_envs:
             return ("the sub-envs have different wrappers, which are not shown",)
         return (worker_sentence(self.core, self.local_class),)
