@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tdx.cli.views import micros
-from tdx.cli.views.profile_table import histogram
 from tdx.foundation.text import escape_html
+from tdx.profiling.result import histogram
 
 if TYPE_CHECKING:
     from tdx.inspection.pipeline_report import EpisodeSummary, RewardPlot

@@ -22,6 +22,7 @@ from tdx import (
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
 )
+from tdx.foundation.keys import NestedKey
 
 
 def steps(count: int, value: float = 0.0) -> TensorDict:
@@ -68,7 +69,7 @@ def test_handles_come_with_batches() -> None:
     buffer, _ = make()
     batch = buffer.sample()
     buffer.extend(steps(3, 1.0))
-    patch = {("info", "label"): torch.full((4,), 9)}
+    patch: dict[NestedKey, torch.Tensor] = {("info", "label"): torch.full((4,), 9)}
     update = buffer.update_if_present(
         index=batch["index"], generation=batch["index_generation"], patch=patch
     )

@@ -105,10 +105,9 @@ def test_consumed_steps_stay_consumed_in_a_copy(way: str, tmp_path: Path) -> Non
 def test_what_cannot_be_consumed_is_refused() -> None:
     with pytest.raises(ArgumentError, match="only supports the default RandomSampler"):
         consuming(sampler=SamplerWithoutReplacement())
-    for arguments in ({}, {"sampler": ConsumingSampler()}):
-        times = None if arguments else 1
+    for times, sampler in ((1, None), (None, ConsumingSampler())):
         with pytest.raises(ArgumentError, match="Prefetching is not supported by Consuming"):
-            ReplayBuffer(consume_after_n_samples=times, prefetch=1, **arguments)
+            ReplayBuffer(consume_after_n_samples=times, prefetch=1, sampler=sampler)
     prefetching = ReplayBuffer(prefetch=1)
     with pytest.raises(ArgumentError, match="Prefetching is not supported"):
         prefetching.set_sampler(ConsumingSampler())

@@ -126,7 +126,7 @@ def test_windows_of_several_envs_stay_in_their_env() -> None:
     for _ in range(40):
         batch = buffer.sample().reshape(8, 3)
         numbers = [tuple(row) for row in batch["step"].tolist()]
-        stored = [env[e, t]["step"].item() for t, e in batch["anchor_index"][:, 0].tolist()]
+        stored = [env["step"][e, t].item() for t, e in batch["anchor_index"][:, 0].tolist()]
         assert [row[1] for row in numbers] == stored
         seen |= set(numbers)
     assert {(0, 1, 2), (2, 3, 3), (100, 101, 101), (102, 102, 103)} <= seen
