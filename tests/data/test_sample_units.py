@@ -120,7 +120,7 @@ def test_windows_of_several_envs_stay_in_their_env() -> None:
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(20, ndim=2), batch_size=8, sample_unit=unit
     )
-    env = torch.stack([steps(4), steps(2, -2, start=100)])
+    env: TensorDict = torch.stack([steps(4), steps(2, -2, start=100)])
     buffer.extend(env)
     seen = set()
     for _ in range(40):
