@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,8 @@ from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Compose
 from tdx.foundation.container import Container, seal
-from tdx.foundation.errors import ArgumentError, ChainError, CheckError, StorageError, Where
-from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.errors import ChainError, CheckError, StorageError, Where
+from tdx.foundation.files import atomic_folder, check_replaceable_folder, report_write_errors
 from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.specs import Unbounded
@@ -135,7 +134,9 @@ def export_chain(
         ('last_step_count',)
     """
     target = Path(out)
-    _check_target(target, force=force)
+    check_replaceable_folder(
+        target, "an artifact", lambda folder: (folder / MANIFEST).is_file(), force=force
+    )
     load_backend(to)  # before the chain is traced, which takes seconds
     stages, rest = format_stages(env, expanded=True), tuple(left_out)
     if not stages:
@@ -271,16 +272,6 @@ def exportable_env(stack: Stack, *, split: bool = False) -> Iterator[tuple[EnvBa
         yield built, left_out
     finally:
         built.close()
-
-
-def _check_target(target: Path, *, force: bool) -> None:
-    is_folder = target.is_dir() and not target.is_symlink()
-    if not os.path.lexists(target) or (is_folder and not any(target.iterdir())):
-        return
-    if not is_folder or not (target / MANIFEST).is_file():
-        raise ArgumentError(f"{target} exists and is not an artifact", hint="choose a new folder")
-    if not force:
-        raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
 def _entries(entries: Sequence[ArtifactEntry]) -> list[dict[str, Any]]:

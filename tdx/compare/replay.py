@@ -27,7 +27,7 @@ from tdx.compare.values import (
     dtype_name,
     shape_change,
 )
-from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey
 from tdx.stacks.observe import (
     CallRecorder,
@@ -38,6 +38,7 @@ from tdx.stacks.observe import (
     base_key,
     preserved_generators,
 )
+from tdx.stacks.stack import located_errors
 from tdx.stacks.states import StateKeeper
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _record(
     recorder = CallRecorder(levels, seed, MAX_ROWS)
     with restored(stack), _learning(stack, learning), stack.seeded(seed):
         before = stack.state()
-        with _located_errors(stack), recorder.recording():
+        with located_errors(stack), recorder.recording():
             driver = stack.driver()
             driver.reset(seed)
             for step in range(steps):
@@ -101,21 +102,6 @@ def _record(
         after = stack.state()
     recording = recorder.result(learning=learning)
     return replace(recording, start=_episode_state(stack, levels, before, after))
-
-
-@contextmanager
-def _located_errors(stack: Stack) -> Iterator[None]:
-    """Raise errors of an env or a wrapper in a block as errors that name the stage."""
-    try:
-        yield
-    except TdxError:
-        raise
-    except Exception as error:
-        located = stack.locate_error(error)
-        if located is None:
-            hint = "correct the stage; --debug shows the traceback"
-            located = EnvError(f"the stack raised {summarize_error(error)}", hint=hint)
-        raise located from error
 
 
 def _learning(stack: Stack, learning: bool) -> AbstractContextManager[object]:
@@ -336,7 +322,7 @@ def replay(stack: Stack, recording: CallRecording, pairs: Mapping[int, int]) -> 
     levels = stack.observed_levels()
     assert isinstance(levels, NestedLevels)
     run = CallReplay(levels, recording, pairs)
-    with restored(stack), _learning(stack, recording.learning), _located_errors(stack):
+    with restored(stack), _learning(stack, recording.learning), located_errors(stack):
         # The counters and queues of the stages are those of the recorded episode.
         current = stack.state()
         start: dict[int, dict[str, Tensor]] = {}
@@ -369,7 +355,7 @@ def prepare(stack: Stack, recording: CallRecording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
     assert isinstance(levels, NestedLevels)
-    with restored(stack), preserved_generators(), _located_errors(stack):
+    with restored(stack), preserved_generators(), located_errors(stack):
         levels.begin(recording.seed)
 
 

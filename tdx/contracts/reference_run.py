@@ -6,7 +6,7 @@ import hashlib
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from tdx.compare.model import DONE_KEYS, Lane, Place, Segment, StateHistory, key
 from tdx.compare.replay import MAX_ROWS, restored
 from tdx.compare.statistics import is_changed
 from tdx.compare.values import MAX_NUMBERS, Values, thumbnail
-from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.foundation.keys import NestedKey
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.native_levels import to_rows
@@ -30,6 +30,7 @@ from tdx.stacks.observe import (
     preserved_generators,
     replaced_env,
 )
+from tdx.stacks.stack import located_errors
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
@@ -60,7 +61,7 @@ def collect_inputs(
             traces: list[StepTrace] = []
             recorder.begin()
             driver = stack.driver()
-            with located_errors(traces), stack.attach(traces.append):
+            with located_errors(stack, traces), stack.attach(traces.append):
                 driver.reset(None)
                 for _ in range(length):
                     driver.step()
@@ -92,18 +93,6 @@ def observed_levels(stack: Stack) -> Levels:
             hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
         )
     return levels
-
-
-@contextmanager
-def located_errors(traces: Sequence[StepTrace]) -> Iterator[None]:
-    """Replace an error in a block by the error of the last trace, which names the stage."""
-    try:
-        yield
-    except Exception as error:
-        located = traces[-1].error if traces else None
-        if located is None:
-            raise
-        raise located from error
 
 
 class _Recorder:
@@ -269,30 +258,30 @@ def run_inputs(
         opened.enter_context(preserved_generators())
         opened.enter_context(torch.no_grad())
         try:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.manual_seed(seed)
-            opened.enter_context(stack.seeded(seed))
-            if not learning:
-                opened.enter_context(stack.paused_learning())
-            levels = observed_levels(stack)
-            own_generators = levels.generators() if isinstance(levels, NestedLevels) else []
-            with replaced_env(levels, source.answer), located_errors(traces):
-                for index, segment in enumerate(inputs):
-                    source.begin(index)
-                    driver = stack.driver()
-                    with stack.attach(traces.append):
-                        driver.reset(None)
-                        observe_state()
-                        for step in range(segment.steps):
-                            actions = {key: taken[step] for key, taken in segment.actions.items()}
-                            driver.step(stack.encode_action(actions))
+            with located_errors(stack, traces):
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
+                torch.manual_seed(seed)
+                opened.enter_context(stack.seeded(seed))
+                if not learning:
+                    opened.enter_context(stack.paused_learning())
+                levels = observed_levels(stack)
+                own_generators = levels.generators() if isinstance(levels, NestedLevels) else []
+                with replaced_env(levels, source.answer):
+                    for index, segment in enumerate(inputs):
+                        source.begin(index)
+                        driver = stack.driver()
+                        with stack.attach(traces.append):
+                            driver.reset(None)
                             observe_state()
+                            for step in range(segment.steps):
+                                actions = {
+                                    key: taken[step] for key, taken in segment.actions.items()
+                                }
+                                driver.step(stack.encode_action(actions))
+                                observe_state()
         except TdxError as raised:
             error = raised
-        except Exception as raised:
-            text = f"the stack raised {summarize_error(raised)}"
-            error = EnvError(text, hint="correct the stage")
         after = stack.state()
     complete = [trace for trace in traces if trace.error is None]
     history = None

@@ -38,7 +38,7 @@ from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import (
     CONTRACT_FILE,
     atomic_folder,
-    check_no_link,
+    check_replaceable_folder,
     report_read_errors,
     report_write_errors,
 )
@@ -102,16 +102,10 @@ def check_target(target: Path, *, force: bool) -> None:
     Raises:
         ArgumentError: It exists and ``force`` is False, or it does not hold a contract.
     """
-    if not os.path.lexists(target):
-        return
-    check_no_link(target)
-    names = {part.name for part in target.iterdir()} if target.is_dir() else {""}
-    if names - {DOCUMENT, NUMBERS, CALLS}:
-        raise ArgumentError(
-            f"{target} exists and is not a contract", hint="choose the path of a new folder"
-        )
-    if names and not force:
-        raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
+    parts = {DOCUMENT, NUMBERS, CALLS}
+    check_replaceable_folder(
+        target, "a contract", lambda folder: {*os.listdir(folder)} <= parts, force=force
+    )
 
 
 def load_contract(path: str | Path) -> Contract:

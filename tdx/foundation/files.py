@@ -8,7 +8,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -135,6 +135,25 @@ def check_no_link(folder: Path) -> None:
             f"{folder} is a symbolic link to {os.readlink(folder)}",
             hint="name the folder itself; tdx neither replaces nor follows links",
         )
+
+
+def check_replaceable_folder(
+    folder: Path, noun: str, is_own: Callable[[Path], bool], *, force: bool
+) -> None:
+    """Check that a folder may be written: missing, empty, or with ``force`` one that ``is_own``.
+
+    Raises:
+        ArgumentError: It is a link, holds something else than ``noun``, or exists.
+    """
+    check_no_link(folder)
+    if not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not folder.is_dir() or not is_own(folder):
+        raise ArgumentError(
+            f"{folder} exists and is not {noun}", hint="choose the path of a new folder"
+        )
+    if not force:
+        raise ArgumentError(f"{folder} already exists", hint="use --force to replace it")
 
 
 @contextmanager

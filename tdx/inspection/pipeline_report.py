@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tdx.core.envs.done_flags import episode_ends
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.foundation.plugins import installed_version
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
@@ -169,16 +170,8 @@ class _RolloutRecorder:
             value = following.get(key, None)
             if value is not None:
                 rows.append(self._rows(value).double().sum(-1).tolist())
-        ends = [""] * self._count
-        for key in self._flags:
-            flag_values = following.get(key, None)
-            if flag_values is None:
-                continue
-            flags = self._rows(flag_values).any(-1).tolist()
-            kind = split_key(key)[-1]
-            for row, flag in enumerate(flags):
-                if flag and (kind != "done" or not ends[row]):
-                    ends[row] = kind
+        by_row = episode_ends(following, self._flags, self._batch)
+        ends = [by_row.get(row, "") for row in range(self._count)]
         self._episode_ends.append(ends)
         done = len(self._episode_ends)
         if done >= self._steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -81,9 +80,13 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         setattr(self, self.network_name, rebuild_network(self.network, kind))
         return self
 
-    @abstractmethod
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
         """Return the number of layers (times directions) and the size of each state."""
+        network = self.network
+        layers = network.num_layers * (2 if network.bidirectional else 1)
+        # Only the first state is projected.
+        sizes = network.proj_size or network.hidden_size, network.hidden_size
+        return tuple((layers, size) for size in sizes[: len(self.default_state_keys)])
 
     @property
     def recurrent_mode(self) -> bool:

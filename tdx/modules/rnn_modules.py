@@ -96,10 +96,6 @@ class GRUModule(RecurrentModule):
             device=device,
         )
 
-    def _state_sizes(self) -> tuple[tuple[int, int], ...]:
-        layers = self.gru.num_layers * (2 if self.gru.bidirectional else 1)
-        return ((layers, self.gru.hidden_size),)
-
 
 class LSTMModule(RecurrentModule):
     """An ``nn.LSTM`` that reads its input and both states from a TensorDict.
@@ -186,11 +182,4 @@ class LSTMModule(RecurrentModule):
             proj_size=proj_size,
             bidirectional=bidirectional,
             device=device,
-        )
-
-    def _state_sizes(self) -> tuple[tuple[int, int], ...]:
-        layers = self.lstm.num_layers * (2 if self.lstm.bidirectional else 1)
-        return (layers, self.lstm.proj_size or self.lstm.hidden_size), (
-            layers,
-            self.lstm.hidden_size,
         )

@@ -15,7 +15,6 @@ from tdx.core.chain import flatten_chain, flatten_stages
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
-from tdx.foundation.errors import TdxError
 from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.processor import (
@@ -28,6 +27,7 @@ from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan, describe_error
 from tdx.stacks import Stack, open_stack
 from tdx.stacks.native_times import STEP_PART, timed_chain
+from tdx.stacks.stack import located_errors
 from tdx.stacks.tracer import Driver
 
 P = ParamSpec("P")
@@ -232,7 +232,7 @@ def _make_steps(stack: Stack, driver: Driver, steps: int, report: Callable[[int]
 
     An error of a stage names it.
     """
-    try:
+    with located_errors(stack):
         report(0)
         reported = time.monotonic()
         for step in range(steps):
@@ -242,10 +242,3 @@ def _make_steps(stack: Stack, driver: Driver, steps: int, report: Callable[[int]
             if (now := time.monotonic()) - reported >= _REPORT_INTERVAL:
                 reported = now
                 report(step + 1)
-    except TdxError:
-        raise
-    except Exception as error:
-        located = stack.locate_error(error)
-        if located is None:
-            raise
-        raise located from error

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.core import StageSpecs
+    from tdx.core import StageSpecs, StepTrace
     from tdx.core.meter import Meter
     from tdx.core.tracing import BaseTracer
     from tdx.envs import EnvBase
@@ -242,7 +242,7 @@ class Stack(Protocol):
     def locate_error(self, error: Exception) -> TdxError | None:
         """Return an error that names the stage that raised an error of the env.
 
-        Called in the block of :meth:`measure`. Default: ``None``, the stage is unknown.
+        Default: ``None``, the stage is unknown.
 
         Args:
             error: The error, with its traceback.
@@ -313,3 +313,23 @@ def is_stack(target: object) -> TypeGuard[Stack]:
     """Return True if an object has the methods of a stack; none of them is called."""
     kind = type(target)
     return all(callable(getattr(kind, name, None)) for name in ("specs", "attach", "measure"))
+
+
+@contextmanager
+def located_errors(stack: Stack, traces: Sequence[StepTrace] = ()) -> Iterator[None]:
+    """Raise the errors of a stack in a block as errors that name the stage, if it is known.
+
+    ``traces`` are those of the block so far: the last one knows the stage.
+    """
+    try:
+        yield
+    except Exception as error:
+        located = traces[-1].error if traces else None
+        if located is None:
+            if isinstance(error, TdxError):
+                raise
+            located = stack.locate_error(error) or EnvError(
+                f"the stack raised {summarize_error(error)}",
+                hint="correct the stage; --debug shows the traceback",
+            )
+        raise located from error

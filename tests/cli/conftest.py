@@ -6,13 +6,13 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tdx.cli.process import run
+from tests.cli.processes import Completed
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "TDX_UPDATE_GOLDEN"
@@ -21,16 +21,7 @@ WIDTHS = (60, 100)
 _NAMES = ("key", "version", "id", "code", "call", "label")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Result of one run of ``tdx``."""
-
-    code: int
-    out: str
-    err: str
-
-
-Tdx = Callable[..., Outcome]
+Tdx = Callable[..., Completed]
 Golden = Callable[[str, str], None]
 Layout = Callable[..., None]
 
@@ -41,14 +32,14 @@ def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
-    def call(*arguments: str, columns: int | None = None) -> Outcome:
+    def call(*arguments: str, columns: int | None = None) -> Completed:
         with monkeypatch.context() as patch:
             if columns is not None:
                 patch.setattr("tdx.cli.output.terminal_width", lambda: columns)
             capsys.readouterr()
             code = run(arguments)
         captured = capsys.readouterr()
-        return Outcome(int(code), captured.out, captured.err)
+        return Completed(int(code), captured.out, captured.err)
 
     return call
 

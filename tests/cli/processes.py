@@ -19,7 +19,7 @@ from tests.processes import fork
 
 @dataclass(frozen=True)
 class Completed:
-    """Exit code and output of a process."""
+    """Exit code and output of one run of ``tdx``."""
 
     code: int
     out: str

@@ -41,7 +41,8 @@ from tdx.foundation.text import is_printable
 from tests.programs import exhaustive
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Outcome, Tdx
+    from tests.cli.conftest import Tdx
+    from tests.cli.processes import Completed
 
 HOSTILE = "evil\x1b[2J\x1b[31m\x9b1m\x07\x7f\r\u202e\u2066\u200bdone"
 QUOTED = json.dumps(HOSTILE)
@@ -96,7 +97,7 @@ def is_harmless(text: str) -> bool:
     return is_printable(text.replace("\n", "").replace("\t", ""))
 
 
-def assert_harmless(outcome: Outcome) -> None:
+def assert_harmless(outcome: Completed) -> None:
     assert is_harmless(outcome.out), ascii(outcome.out)
     assert is_harmless(outcome.err), ascii(outcome.err)
 

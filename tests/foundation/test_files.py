@@ -18,6 +18,7 @@ from tdx.foundation.files import (
     atomic_folder,
     atomic_write,
     check_replaceable,
+    check_replaceable_folder,
     is_stream,
     write_atomically,
 )
@@ -156,6 +157,29 @@ def test_existing_file_needs_force(tmp_path: Path) -> None:
     check_replaceable(tmp_path / "a", force=True)
     with pytest.raises(ArgumentError, match="is a folder"):
         check_replaceable(tmp_path, force=True)
+
+
+def test_folder_is_replaced_only_with_force_and_if_it_is_of_its_kind(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+
+    def check(folder: Path = target, *, force: bool = True) -> None:
+        check_replaceable_folder(folder, "a model", lambda it: (it / "model").exists(), force=force)
+
+    check(force=False)
+    target.mkdir()
+    check(force=False)
+    (target / "model").touch()
+    check()
+    with pytest.raises(ArgumentError, match="already exists"):
+        check(force=False)
+    (target / "model").rename(target / "notes")
+    with pytest.raises(ArgumentError, match="exists and is not a model"):
+        check()
+    with pytest.raises(ArgumentError, match="exists and is not a model"):
+        check(target / "notes")
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(ArgumentError, match="symbolic link to"):
+        check(tmp_path / "link")
 
 
 def test_folder_is_replaced_atomically(tmp_path: Path) -> None:

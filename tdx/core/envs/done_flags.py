@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -386,3 +386,20 @@ def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     return any(
         bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None
     )
+
+
+def episode_ends(
+    tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
+) -> dict[int, str]:
+    """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
+
+    A row that is both terminated and truncated is ``terminated``; ``done`` is the last resort.
+    """
+    ends: dict[int, str] = {}
+    for end in ("terminated", "truncated", "done"):
+        for key in done_keys:
+            flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
+            if flag is not None and bool(flag.any()):
+                for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():
+                    ends.setdefault(row, end)
+    return ends

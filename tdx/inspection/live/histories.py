@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdx.core.envs.done_flags import episode_ends
 from tdx.foundation.array_files import Array
-from tdx.foundation.keys import NestedKey, format_key, split_key
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.arrays import RowSelector, as_array
 from tdx.inspection.live.views import EnvCell, EpisodeView, PlotView
 
@@ -183,7 +184,6 @@ class ChangeCounter:
         return {key: (changed, present) for key, (changed, present) in counts.items() if changed}
 
 
-_ENDS = ("terminated", "truncated", "done")
 _MAX_FINISHED = 1000
 """Number of finished episodes that are kept."""
 
@@ -206,9 +206,7 @@ class EpisodeTracker:
     def __init__(self, env: EnvBase | StackEnv) -> None:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
-        self._flags = {
-            end: [key for key in env.done_keys if split_key(key)[-1] == end] for end in _ENDS
-        }
+        self._done_keys = list(env.done_keys)
         self.has_rewards = bool(self._rewards)
         self._open = [self._new_episode(-1, 0) for _ in range(self.rows)]
         self._finished: deque[EpisodeView] = deque(maxlen=_MAX_FINISHED)
@@ -238,7 +236,7 @@ class EpisodeTracker:
             if value is not None and value.shape.numel() % self.rows == 0:
                 numbers = value.detach().cpu().float().numpy()
                 self.rewards += numbers.reshape(self.rows, -1).sum(axis=1)
-        ends = self._ends(trace)
+        ends = episode_ends(trace.env_tensordict, self._done_keys, self.rows)
         for row in range(self.rows):
             if self._open[row].end:
                 # A vector env of another library has reset this env itself.
@@ -262,17 +260,6 @@ class EpisodeTracker:
 
     def _new_episode(self, number: int, index: int) -> _OpenEpisode:
         return _OpenEpisode(number, index, index, total=0.0 if self.has_rewards else None)
-
-    def _ends(self, trace: StepTrace) -> dict[int, str]:
-        ends: dict[int, str] = {}
-        for end, keys in self._flags.items():
-            for key in keys:
-                value = trace.env_tensordict.get(key, None)
-                if value is not None and bool(value.any()):
-                    rows = value.detach().cpu().numpy().reshape(self.rows, -1).any(axis=1)
-                    for row in np.flatnonzero(rows).tolist():
-                        ends.setdefault(row, end)
-        return ends
 
     def _view(self, row: int) -> EpisodeView:
         each = self._open[row]

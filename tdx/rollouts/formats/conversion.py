@@ -27,6 +27,7 @@ from tdx.foundation.files import (
     atomic_path,
     check_no_link,
     check_replaceable,
+    check_replaceable_folder,
 )
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.index import Chunk
@@ -351,17 +352,14 @@ def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> 
     if not folder:
         check_replaceable(path, force=force)
         return
-    check_no_link(path)
-    if not os.path.lexists(path):
-        return
-    inside = list(path.iterdir()) if path.is_dir() else []
-    is_export = path.is_dir() and (
-        (kind.is_folder and kind.is_in(path)) or all(map(kind.is_in, inside))
+    check_replaceable_folder(
+        path,
+        kind.name,
+        lambda folder: (
+            (kind.is_folder and kind.is_in(folder)) or all(map(kind.is_in, folder.iterdir()))
+        ),
+        force=force,
     )
-    if not is_export:
-        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
-    if not force:
-        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
 
 
 @contextmanager

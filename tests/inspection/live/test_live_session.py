@@ -16,6 +16,7 @@ from tdx.inspection.live.actions import action_fields, build_action
 from tdx.inspection.live.histories import SeriesBuffer, build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import StackEnv
+from tdx.inspection.pipeline_report import summarize_rollout
 from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
 from tdx.stacks import open_stack
 from tdx.tui.live.values import build_value_lines
@@ -35,6 +36,26 @@ def test_session_resets_automatically() -> None:
         *((3, "truncated"), (3, "truncated"), (0, "")),
     ]
     assert [each.first for each in session.episodes()] == [0, 4, 8]
+
+
+class _TerminatedAtTheLimit(gymnasium.Env[Any, Any]):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, True, True, {}
+
+
+def test_episode_that_is_terminated_at_the_limit_is_terminated() -> None:
+    stack = open_stack(_TerminatedAtTheLimit())
+    session = advance(LiveSession(StackEnv(stack)), 2)
+    assert session.episodes()[0].end == "terminated"
+    assert [episode.ended for episode in summarize_rollout(stack, 2, 0).episodes] == [
+        "terminated"
+    ] * 2
 
 
 @exhaustive

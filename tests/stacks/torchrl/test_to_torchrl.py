@@ -39,7 +39,7 @@ from tdx import (
     to_torchrl,
 )
 from tests.programs import exhaustive
-from tests.stacks.torchrl.chains import rollout
+from tests.stacks.torchrl.chains import differences, rollout
 
 with warnings.catch_warnings():
     # Importing them warns of deprecated classes of their own.
@@ -131,19 +131,6 @@ ENVS: dict[str, Callable[[], EnvBase]] = {
     ),
 }
 envs = pytest.mark.parametrize("make", ENVS.values(), ids=ENVS)
-
-
-def differences(one: Any, other: Any) -> list[Any]:
-    """Keys of two rollouts whose values or shapes differ."""
-    keys = set(one.keys(True, True)) | set(other.keys(True, True))
-    return [
-        key
-        for key in keys
-        if one.get(key, None) is None
-        or other.get(key, None) is None
-        or one[key].dtype != other[key].dtype
-        or not torch.equal(one[key], other[key])
-    ]
 
 
 @envs
