@@ -209,14 +209,14 @@ class ActionMask(Transform):
 
         def with_mask(spec: TensorSpec) -> TensorSpec:
             self._mask_shape(spec)  # raises for an action that is not discrete
-            if not self._sizes:
-                masked = spec.clone()
-            else:
-                kind = OneHot if isinstance(spec, OneHot) else Categorical
+            masked: TensorSpec = spec.clone()
+            if self._sizes:
+                assert spec.dtype is not None
                 count, shape = prod(self._sizes), self._lead(spec)
-                if kind is OneHot:
-                    shape = torch.Size((*shape, count))
-                masked = kind(count, shape, device=spec.device, dtype=spec.dtype)
+                if isinstance(spec, OneHot):
+                    masked = OneHot(count, (*shape, count), device=spec.device, dtype=spec.dtype)
+                else:
+                    masked = Categorical(count, shape, device=spec.device, dtype=spec.dtype)
             assert isinstance(masked, Maskable)
             if self._mask is not None:
                 masked.update_mask(self._mask)
