@@ -15,7 +15,8 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey, sibling_key, split_key
-from tdx.specs import NonTensor, TensorSpec
+from tdx.specs import TensorSpec
+from tdx.specs.non_tensor import holds_objects
 from tdx.specs.violations import (
     Phase,
     SpecViolation,
@@ -280,7 +281,7 @@ class _Check:
         first = next(iter(masks.values()))
         for key, leaf in self.root.items():
             old, new = get_entry(before, key), get_entry(after, key)
-            if isinstance(leaf, NonTensor):
+            if holds_objects(leaf):
                 continue
             if not isinstance(old, Tensor) or not isinstance(new, Tensor):
                 continue

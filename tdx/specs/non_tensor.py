@@ -11,7 +11,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDictBase, is_non_ten
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import Arguments, Device, Shape, Value, as_device, as_size, ends_with
-from tdx.specs.spec import TensorSpec
+from tdx.specs.spec import Stacked, TensorSpec
 
 
 class NonTensor(TensorSpec):
@@ -138,6 +138,13 @@ class NonTensor(TensorSpec):
 
     def _repr_fields(self) -> list[tuple[str, object]]:
         return [*super()._repr_fields(), ("example_data", self.example_data)]
+
+
+def holds_objects(spec: TensorSpec) -> bool:
+    """Return True if values need not be tensors: for a ``NonTensor`` and for stacks of them."""
+    if isinstance(spec, Stacked):
+        return all(map(holds_objects, spec.unbind(spec.stack_dim)))
+    return isinstance(spec, NonTensor)
 
 
 class Choice(TensorSpec):

@@ -16,7 +16,7 @@ from tdx.foundation.tensordicts import tensor_keys
 from tdx.specs.arguments import is_same_device
 from tdx.specs.bounded import Bounded
 from tdx.specs.composite import Composite
-from tdx.specs.non_tensor import NonTensor
+from tdx.specs.non_tensor import holds_objects
 from tdx.specs.spec import TensorSpec
 
 ViolationCode = Literal[
@@ -120,7 +120,7 @@ def find_violations(
                 f"the spec declares it, but it is missing{_after(phase)}",
                 hint=f"write {format_key(key)!r}, or remove it from the spec",
             )
-        elif not isinstance(leaf, NonTensor):
+        elif not holds_objects(leaf):
             yield from _check_value(key, leaf, value, phase, check_dtype)
     if allowed is None:
         return

@@ -19,6 +19,7 @@ from tdx import (
     EnvBase,
     EnvError,
     GymEnv,
+    NonTensor,
     SerialEnv,
     Unbounded,
     check_env_specs,
@@ -144,6 +145,18 @@ def test_the_first_violation_is_raised_with_the_number_of_the_others() -> None:
         "key 'first': it exists after a reset, but no spec declares it; 1 more violation "
         "(declare 'first', or do not write it)"
     )
+
+
+def test_batched_envs_may_give_different_examples_of_text() -> None:
+    def make(word: str) -> EnvBase:
+        env = WordsEnv()
+        env.observation_spec = Composite(
+            observation=env.observation_spec["observation"],
+            word=NonTensor(shape=(), example_data=word),
+        )
+        return env
+
+    check_env_specs(SerialEnv(2, [partial(make, "north"), partial(make, "south")]))
 
 
 def test_a_dtype_may_be_left_unchecked() -> None:

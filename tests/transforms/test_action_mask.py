@@ -18,6 +18,7 @@ from tdx import (
     SerialEnv,
     StepCounter,
     TransformedEnv,
+    check_env_specs,
 )
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ChainError, KeyNotFoundError, TdxError
@@ -139,6 +140,52 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
         assert mask.bool()[one_hot].all()
 
 
+class BoardEnv(ChoosingEnv):
+    """Env of a board with three columns that records the actions it gets."""
+
+    def __init__(self, action_spec: Any, rows: int) -> None:
+        mask = torch.zeros(rows, 3, dtype=torch.bool)
+        mask[0, 0] = mask[0, 2] = mask[1, 1] = True
+        super().__init__(action_spec, mask)
+        self.received: list[torch.Tensor] = []
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.received.append(tensordict["action"])
+        return super()._step(tensordict)
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize(
+    "spec",
+    [MultiCategorical([2, 3]), MultiCategorical([3, 3]), Categorical(3, (2,))],
+    ids=["unequal", "equal", "repeated"],
+)
+def test_mask_of_combinations(
+    spec: MultiCategorical | Categorical, planned: bool, one_hot: bool
+) -> None:
+    rows = int(spec.nvec[0]) if isinstance(spec, MultiCategorical) else spec.n
+    base = BoardEnv(spec.to_one_hot_spec() if one_hot else spec, rows)
+    env = TransformedEnv(base, ActionMask(), planned=planned)
+    rollout = env.rollout(40)
+    action = rollout["action"].int().argmax(-1) if one_hot else rollout["action"]
+    assert set(action.tolist()) == {0, 2, 4}
+    cells = torch.stack([action // 3, action % 3], -1)
+    received = torch.stack(base.received[-40:])
+    assert torch.equal(received, spec.to_one_hot(cells) if one_hot else cells)
+    assert received.dtype == base.action_spec.dtype
+    check_env_specs(env)
+
+
+def test_mask_of_combinations_in_a_batch() -> None:
+    spec = Categorical(3, (2,))
+    env = TransformedEnv(SerialEnv(2, lambda: BoardEnv(spec, 3)), ActionMask())
+    rollout = env.rollout(20)
+    assert rollout["action"].shape == (2, 20)
+    assert set(rollout["action"].flatten().tolist()) == {0, 2, 4}
+    check_env_specs(env)
+
+
 @pytest.mark.parametrize(
     ("base", "transform", "error", "message"),
     [
@@ -150,6 +197,7 @@ def test_kinds_of_actions_and_masks(spec: Any, mask: torch.Tensor) -> None:
         ),
         (MaskedRowsEnv(), ActionMask("acton"), KeyNotFoundError, "existing keys: action"),
         (RowsEnv(), ActionMask(mask_key="observation"), ChainError, "needs a discrete one"),
+        (RowsEnv(), ActionMask(), ChainError, "needs a discrete one"),
         (
             ChoosingEnv(Categorical(3), torch.ones(4, dtype=torch.bool)),
             ActionMask(),

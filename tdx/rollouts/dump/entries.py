@@ -18,8 +18,9 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.tensordicts import new_tensordict
 from tdx.foundation.untrusted import Fields
-from tdx.specs import Binary, Bounded, Composite, NonTensor, OneHot, TensorSpec, Unbounded
+from tdx.specs import Binary, Bounded, Composite, OneHot, TensorSpec, Unbounded
 from tdx.specs.arguments import as_dtype
+from tdx.specs.non_tensor import holds_objects
 from tdx.specs.violations import Phase, find_violations
 
 Parts = tuple[str, ...]
@@ -176,7 +177,7 @@ def find_unstorable(env: EnvBase) -> dict[NestedKey, str]:
     for part in _PARTS:
         spec = getattr(env, f"full_{part}_spec")
         for key, leaf in spec.items(True, True):
-            if isinstance(leaf, NonTensor):
+            if holds_objects(leaf):
                 found[normalize_key(key)] = space_kind(leaf)
     return found
 
@@ -231,7 +232,7 @@ def select_storable_spec(spec: Composite) -> Composite:
     """Return a copy of a spec without the leaves that are not tensors."""
     copied: Any = spec.clone()
     for key, leaf in list(spec.items(True, True)):
-        if isinstance(leaf, NonTensor):
+        if holds_objects(leaf):
             del copied[key]
     result: Composite = copied
     return result

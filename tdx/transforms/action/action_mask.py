@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Self
 
 import torch
@@ -9,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.families import action_leaf
+from tdx.core.transforms.families import action_leaf, batch_dims_of
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import map_leaves, require_keys
 from tdx.foundation.errors import ChainError, Where
@@ -27,10 +28,16 @@ class ActionMask(Transform):
     ``rand_action`` then draws only actions that are allowed, and the spec contains only those.
     The mask is that of the last step of this env. Stored data is not changed.
 
+    A mask of combinations, such as the cells of a board for an action (row, column), turns
+    several actions into one: the index of a combination in the flattened mask, one-hot if the
+    env's actions are. The env still gets one action per dim.
+
     Args:
         action_key: Discrete action of the env.
         mask_key: Observation with the allowed actions: bool, or integers of which nonzero is
-            allowed. Shape ``[*B, n]`` for ``n`` categories; for several actions, their sum.
+            allowed. Shape ``[*B, n]`` for ``n`` categories; for several actions, ``[*B, n]`` with
+            their sum, or ``[*B, n1, n2, ...]`` for their combinations. A shape that fits both, as
+            for two actions with two categories, is that of a mask for each action.
 
     Raises:
         KeyNotFoundError: The env has no such action or mask (when its specs are computed).
@@ -59,6 +66,9 @@ class ActionMask(Transform):
         self._set_inverse_keys([action_key], [action_key])
         # Shared by all copies of the action spec, including those of later stages.
         self._mask: Tensor | None = None
+        # Numbers of categories of the env's actions, if the mask is one of their combinations.
+        self._sizes: tuple[int, ...] = ()
+        self._kind: type[TensorSpec] = Categorical
 
     @property
     def action_key(self) -> NestedKey:
@@ -76,8 +86,8 @@ class ActionMask(Transform):
 
     @property
     def invertible(self) -> bool:
-        """False, since actions are not changed."""
-        return False
+        """True if the policy selects a combination of actions; otherwise actions are unchanged."""
+        return bool(self._sizes)
 
     # Data
 
@@ -99,11 +109,30 @@ class ActionMask(Transform):
         # The mask restricts the spec of the action; an exported chain has no spec.
         if mask is None or is_exporting():
             return
-        if given.shape != mask.shape:
-            raise self._wrong_shape(given.shape, mask.shape)
-        given = given.to(device=mask.device, dtype=torch.bool)
+        wanted = torch.Size((*mask.shape[:-1], *(self._sizes or mask.shape[-1:])))
+        if given.shape != wanted:
+            raise self._wrong_shape(given.shape, wanted)
+        given = given.to(device=mask.device, dtype=torch.bool).reshape(mask.shape)
         rows = reset_rows(reset_input, self.mask_key, given)
         mask.copy_(given if rows is None else torch.where(rows.to(mask.device), given, mask))
+
+    def _inv_apply_transform(self, action: Tensor) -> Tensor:
+        """Return the env's actions for the index of a combination."""
+        if not self._sizes:
+            return action
+        is_one_hot = issubclass(self._kind, OneHot)
+        index = action.int().argmax(-1) if is_one_hot else action
+        parts: list[Tensor] = []
+        for size in reversed(self._sizes):
+            parts.insert(0, index % size)
+            index = index // size
+        if not is_one_hot:
+            return torch.stack(parts, -1)
+        rows = [
+            part.unsqueeze(-1).eq(torch.arange(size, device=part.device)).to(action.dtype)
+            for part, size in zip(parts, self._sizes, strict=True)
+        ]
+        return torch.cat(rows, -1) if self._kind is MultiOneHot else torch.stack(rows, -2)
 
     def _wrong_shape(self, given: torch.Size, wanted: torch.Size) -> ChainError:
         return ChainError(
@@ -121,6 +150,7 @@ class ActionMask(Transform):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         spec = action_leaf(input_spec, self.action_key)
+        wanted = self._mask_shape(spec)
         observed = output_spec["full_observation_spec"]
         observations: Any = {"full_observation_spec": observed}
         require_keys(
@@ -128,10 +158,14 @@ class ActionMask(Transform):
             [self.mask_key],
             "the observation spec at this stage",
         )
-        wanted = self._mask_shape(spec)
-        given = observed[self.mask_key]
-        if given.shape != wanted:
-            raise self._wrong_shape(given.shape, wanted)
+        given = observed[self.mask_key].shape
+        self._kind, self._sizes = type(spec), ()
+        if given != wanted:
+            batch_dims = batch_dims_of(input_spec["full_action_spec"], self.action_key)
+            sizes, lead = self._combination_sizes(spec, batch_dims), self._lead(spec)
+            if not sizes or given != (*lead, *sizes):
+                raise self._wrong_shape(given, wanted)
+            self._sizes, wanted = sizes, torch.Size((*lead, prod(sizes)))
         old = self._mask
         if old is None or old.shape != wanted or old.device != spec.device:
             self._mask = torch.ones(wanted, dtype=torch.bool, device=spec.device)
@@ -150,12 +184,39 @@ class ActionMask(Transform):
             where=Where(key=self.action_key),
         )
 
+    @staticmethod
+    def _combination_sizes(spec: TensorSpec, batch_dims: int) -> tuple[int, ...]:
+        """Return the numbers of categories of several actions; empty for a single one."""
+        sizes: tuple[int, ...] = ()
+        if isinstance(spec, MultiOneHot):
+            sizes = tuple(spec.nvec)
+        elif isinstance(spec, MultiCategorical):
+            sizes = tuple(map(int, spec.nvec[(0,) * (spec.ndim - 1)]))
+        elif isinstance(spec, OneHot) and spec.ndim == batch_dims + 2:
+            sizes = (spec.shape[-1],) * spec.shape[-2]
+        elif isinstance(spec, Categorical) and spec.ndim == batch_dims + 1:
+            sizes = (spec.n,) * spec.shape[-1]
+        return sizes if len(sizes) > 1 else ()
+
+    @staticmethod
+    def _lead(spec: TensorSpec) -> torch.Size:
+        """Return the shape before the dims of several actions."""
+        has_two = isinstance(spec, OneHot) and not isinstance(spec, MultiOneHot)
+        return spec.shape[: -2 if has_two else -1]
+
     def transform_action_spec(self, action_spec: Any) -> Any:
         """Return the action spec with the mask, which is updated in each step."""
 
         def with_mask(spec: TensorSpec) -> TensorSpec:
             self._mask_shape(spec)  # raises for an action that is not discrete
-            masked = spec.clone()
+            masked: TensorSpec = spec.clone()
+            if self._sizes:
+                assert spec.dtype is not None
+                count, shape = prod(self._sizes), self._lead(spec)
+                if isinstance(spec, OneHot):
+                    masked = OneHot(count, (*shape, count), device=spec.device, dtype=spec.dtype)
+                else:
+                    masked = Categorical(count, shape, device=spec.device, dtype=spec.dtype)
             assert isinstance(masked, Maskable)
             if self._mask is not None:
                 masked.update_mask(self._mask)
