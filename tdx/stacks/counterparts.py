@@ -111,12 +111,13 @@ def _why_custom(kind: type) -> str:
     """Return why a class that is in no table is not converted."""
     own: dict[str, None] = {}
     for base in kind.__mro__:
-        # By name: rl_zoo3 puts its subclass of TimeLimit in place of that of Gymnasium.
-        package = base.__module__.partition(".")[0]
-        is_known = any(
-            module.partition(".")[0] == package and base.__name__ in rows
+        # rl_zoo3 puts its subclass of TimeLimit in place of that of Gymnasium.
+        exported = (
+            getattr(sys.modules.get(module), base.__name__, None)
             for module, rows in TABLE.items()
+            if base.__name__ in rows
         )
+        is_known = any(isinstance(value, type) and issubclass(value, base) for value in exported)
         if is_known and own:
             return f"it is a subclass of {base.__name__} with its own {', '.join(own)}"
         own |= dict.fromkeys(name for name in vars(base) if not name.startswith("_"))
