@@ -19,6 +19,7 @@ REWARD_ROLES = ("clip reward", "normalize reward")
 TRAINING = ("episodic life", "noop reset", *REWARD_ROLES)
 """Roles that belong to a training, so that an evaluation does well without them."""
 STACK = "stack frames"
+SKIP = "skip frames"
 NORMALIZE = "normalize"
 RESCALE_ACTION = "rescale action"
 
@@ -45,7 +46,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("to tensor image", r"totensorimage"),
     ("cast", r"dtypeobservation|doubletofloat|dtypecasttransform"),
     (
-        "skip frames",
+        SKIP,
         r"(frameskip|skipframes?|actionrepeat|repeataction)(transform|wrapper|env)?|"
         r"maxandskip(observation|env|wrapper)",
     ),
@@ -68,7 +69,7 @@ def role_of(name: str) -> str:
     return next((role for role, names in _ROLES if re.fullmatch(names, folded)), name)
 
 
-_EXACT = {STACK, "flatten", "transpose", "cast", "clip action", "skip frames", *PASSIVE}
+_EXACT = {STACK, "flatten", "transpose", "cast", "clip action", SKIP, *PASSIVE}
 
 
 def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> Tolerance:

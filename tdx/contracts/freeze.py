@@ -23,7 +23,7 @@ from tdx.compare.model import (
     StateRecord,
 )
 from tdx.compare.replay import record, replay, restored
-from tdx.compare.roles import PASSIVE, role_of, tolerance_of
+from tdx.compare.roles import PASSIVE, SKIP, role_of, tolerance_of
 from tdx.compare.stacks import compare_contracts
 from tdx.compare.states import STATE_TOLERANCE
 from tdx.compare.statistics import is_of_episode, is_statistic
@@ -275,7 +275,9 @@ class _Builder:
 
     def stage(self, index: int, name: str, info: StageInfo | None) -> StageRecord:
         """Describe a stage."""
-        role = "env" if info is None else role_of(name)
+        class_role = role = "env" if info is None else role_of(name)
+        if role == name and index in self._frozen.repeating:
+            role = SKIP
         writes = tuple(
             f"{lane} {key}" for lane, at, key in self._frozen.values if at == index and at >= -1
         )
@@ -290,7 +292,8 @@ class _Builder:
         ]
         leaves = self._layout.leaves[index + 1].values()
         dtypes = dtypes or [leaf.dtype for leaf in leaves if leaf.part == "observation"]
-        tolerance = tolerance_of(role, dtypes, first=not self._rounds)
+        # A class of the user may also compute, such as a mean of the frames.
+        tolerance = tolerance_of(class_role, dtypes, first=not self._rounds)
         self._rounds |= info is not None and bool(writes) and tolerance.rtol > 0
         return StageRecord(
             index,

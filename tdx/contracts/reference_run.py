@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -183,6 +184,7 @@ class ReferenceRun:
         after: State after the run.
         error: What a stage raised.
         states: State after each reset and step, if the stages learned and none failed.
+        repeating: Stages that stepped the level inside several times in one step.
     """
 
     values: Mapping[Place, Values] = field(default_factory=dict)
@@ -190,6 +192,7 @@ class ReferenceRun:
     after: StackState = field(default_factory=dict)
     error: TdxError | None = None
     states: StateHistory | None = None
+    repeating: frozenset[int] = frozenset()
 
     def changed(self, index: int, name: str) -> bool:
         """Return True if the run changed a tensor of the state."""
@@ -291,7 +294,17 @@ def run_inputs(
             dict(_state_values(states)),
             {name: torch.tensor([at[name] for at in streams]) for name in streams[0]},
         )
-    return ReferenceRun(_read_values(layout, complete), before, after, error, history)
+    values, repeating = _read_values(layout, complete), frozenset(_find_repeating(complete))
+    return ReferenceRun(values, before, after, error, history, repeating)
+
+
+def _find_repeating(traces: Sequence[StepTrace]) -> Iterator[int]:
+    for trace in traces:
+        if trace.phase == "step":
+            levels = [stage for stage in trace.stages if stage.direction == "forward"]
+            for inside, stage in pairwise(levels):
+                if stage.kind == "stage" and inside.calls > stage.calls:
+                    yield stage.index
 
 
 def _state_values(states: Sequence[StackState]) -> Iterator[tuple[tuple[int, str], Tensor]]:

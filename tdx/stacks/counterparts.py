@@ -104,7 +104,24 @@ def find_counterpart(stage: object, place: Place) -> Counterpart | Missing:
         if module == _TORCHRL and name in load_catalog().names:
             return Missing(f"{name} is not converted", "add the transform of this name to the file")
         return Missing(f"tdx has no {name}", "write it as a transform of tdx: module:Name")
-    return Missing("it is a class of its own, which may compute anything", _CUSTOM)
+    return Missing(_why_custom(kind), _CUSTOM)
+
+
+def _why_custom(kind: type) -> str:
+    """Return why a class that is in no table is not converted."""
+    own: dict[str, None] = {}
+    for base in kind.__mro__:
+        # rl_zoo3 puts its subclass of TimeLimit in place of that of Gymnasium.
+        exported = (
+            getattr(sys.modules.get(module), base.__name__, None)
+            for module, rows in TABLE.items()
+            if base.__name__ in rows
+        )
+        is_known = any(isinstance(value, type) and issubclass(value, base) for value in exported)
+        if is_known and own:
+            return f"it is a subclass of {base.__name__} with its own {', '.join(own)}"
+        own |= dict.fromkeys(name for name in vars(base) if not name.startswith("_"))
+    return "it is a class of its own, which may compute anything"
 
 
 _MADE = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")

@@ -111,7 +111,7 @@ def _fitted(leaf: TensorSpec, rows: Sequence[Tensor], size: torch.Size) -> Tenso
         known = rows[0].shape if rows[0].ndim == len(inner) else [1] * len(inner)
         pairs = zip(known, inner, strict=True)
         inner = torch.Size(given if length < 0 else length for given, length in pairs)
-    fitted = torch.stack([fit(row, inner) for row in rows]).reshape(*size, *inner)
+    fitted = torch.stack([fit(row, inner) for row in rows]).reshape((*size, *inner))
     return fitted.to(leaf.dtype).to(leaf.device)
 
 

@@ -196,7 +196,8 @@ def test_algorithm_is_frozen() -> None:
     assert [each.name for each in contract.stages][-1] == "VecNormalize"
 
 
-def test_a_missing_repetition_of_actions_is_a_difference() -> None:
+@pytest.mark.parametrize("name", ["FrameSkip", "Twice"])
+def test_a_missing_repetition_of_actions_is_a_difference(name: str) -> None:
     class FrameSkip(gym.Wrapper[Any, Any, Any, Any]):
         def step(self, action: Any) -> Any:
             rewards = 0.0
@@ -205,10 +206,11 @@ def test_a_missing_repetition_of_actions_is_a_difference() -> None:
                 rewards += float(reward)
             return observation, rewards, *rest
 
+    FrameSkip.__name__ = name
     contract = tdx.freeze(FrameSkip(made.pendulum()), steps=4)
     assert tdx.check_contract(FrameSkip(made.pendulum()), contract).verdict == "same"
     (missing,) = tdx.check_contract(made.pendulum(), contract).differences
-    assert (missing.kind, missing.name) == ("missing stage", "FrameSkip")
+    assert (missing.kind, missing.name) == ("missing stage", name)
     assert not tdx.check_contract(FrameSkip(made.pendulum()), tdx.freeze(made.pendulum())).same
 
 

@@ -187,6 +187,11 @@ class Doubled(rl.RewardScaling):  # type: ignore[misc]
     pass
 
 
+class Rounded(rl.RewardScaling):  # type: ignore[misc]
+    def forward(self, tensordict: Any) -> Any:
+        return super().forward(tensordict).round()
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -196,6 +201,7 @@ class Doubled(rl.RewardScaling):  # type: ignore[misc]
         (lambda: rl.gSDENoise(shape=(1,)), "gSDENoise is not converted"),
         (lambda: rl.MultiAction(), "MultiAction is not converted"),
         (lambda: Doubled(0.0, 2.0), "it is a class of its own"),
+        (lambda: Rounded(0.0, 2.0), "it is a subclass of RewardScaling with its own forward"),
         (lambda: rl.ObservationNorm(in_keys=["observation"]), "it has no statistics yet"),
         (lambda: rl.NoopResetEnv(3), "it steps random actions"),
         (lambda: rl.RewardSum(reward_spec=True), "it declares the sum as a reward"),

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import Bounded, Composite, Unbounded
 from torchrl.envs import (
     CatFrames,
     Compose,
+    EnvBase,
     RewardClipping,
     RewardScaling,
     StepCounter,
@@ -74,3 +78,28 @@ def test_state_that_the_first_step_creates() -> None:
     state = tdx.inspect(env, steps=3, seed=0).state
     assert state[0]["_cat_buffers_observation"].shape == (6,)
     assert {"_loc.observation", "_var.observation"} <= state[1].keys()
+
+
+class Thermometer(EnvBase):  # type: ignore[misc]
+    """Observes a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(observation=Unbounded(()))
+        self.action_spec = Bounded(-1, 1, (1,))
+        self.reward_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: Any = None, **kwargs: Any) -> Any:
+        return TensorDict({"observation": torch.tensor(0.0)})
+
+    def _step(self, tensordict: Any) -> Any:
+        result = {"observation": tensordict["action"].sum(), "reward": torch.ones(1)}
+        return TensorDict({**result, "done": torch.zeros(1, dtype=torch.bool)})
+
+    def _set_seed(self, seed: int | None) -> None:
+        torch.manual_seed(seed or 0)
+
+
+def test_env_that_observes_a_single_number_has_a_contract() -> None:
+    contract = tdx.freeze(TransformedEnv(Thermometer(), RewardScaling(0.0, 0.5)), steps=3)
+    assert tdx.check_contract(TransformedEnv(Thermometer(), RewardScaling(0.0, 0.5)), contract).same
