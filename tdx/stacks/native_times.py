@@ -32,6 +32,7 @@ from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
+from tdx.envs.gym.wrappers import CheckedValues
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.patches import Patches, instance_dict
@@ -48,7 +49,8 @@ def _attach_to_wrappers(
     base = flatten_chain(env)[0]
     for wrapper in _iterate_gym_envs(base):
         inner = wrapper._env
-        levels = list_levels(inner)
+        # Its time is part of that of the vector env, which it belongs to.
+        levels = [level for level in list_levels(inner) if type(level.owner) is not CheckedValues]
         core = core_of(inner)
         around = [level for level in levels[1:] if level.owner is not core]
         if not thin and all(type(level.owner) in THIN_WRAPPERS for level in around):

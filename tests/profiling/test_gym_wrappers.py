@@ -71,6 +71,16 @@ def test_wrappers_in_a_batch_of_envs_have_rows(mode: Mode) -> None:
     assert found["env SpinningGymEnv unwrapped", "step"] == 2 * 100 * MADE
 
 
+def test_parts_of_a_batch_have_names_that_users_know() -> None:
+    env = GymEnv("CartPole-v1", num_envs=2)
+    for asked in (False, True):
+        with tdx.profile(env, all_wrappers=asked) as meter:
+            env.rollout(20)
+        names = {row.part.name for row in meter.result.modes[0].rows}
+        assert not {"CheckedValues", "SyncRows"} & names
+        assert ({"SyncVectorEnv", "TimeLimit"} <= names) is asked
+
+
 def test_wrappers_of_make_are_included_on_request() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), RewardSum())
     for asked in (False, True):

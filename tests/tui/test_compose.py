@@ -14,11 +14,11 @@ from tdx.foundation.errors import Where
 from tdx.inspection.check_report import Finding
 from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import StageOverview
-from tdx.pipeline import Pipeline, PipelineFile
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import StackFacts
 from tdx.pipeline.values import StageConfig
-from tdx.tui.chain_status import ChainStatus, ErrorStore, StageFinding
+from tdx.tui.chain_status import ENV, ChainStatus, ErrorStore, StageFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.form_row import LAST_KEY, WordSuggester
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
@@ -483,6 +483,30 @@ async def test_costs_end_in_one_column_of_the_chain() -> None:
         short, long = (line for line in lines if "µs" in line)
         assert "VecNorm  d" in long
         assert long.index("µs") == short.index("µs")
+
+
+async def test_the_cost_of_the_env_is_never_cut() -> None:
+    draft = Draft.of(Pipeline.of(EnvConfig("Pendulum-v1", num_envs=12, seed=100), "RewardSum"))
+    async with driven(draft=draft, size=(60, 20)) as app:
+        app.app.workspace.show_costs({ENV: "1,503 µs"})
+        await app.settle()
+        assert "1,503 µs" in app.text("#chain", lines=True).splitlines()[0]
+
+
+async def test_a_long_value_is_below_its_name() -> None:
+    async with driven("VecNorm(in_keys=['observation'], decay=0.99)", size=(60, 20)) as app:
+        lines = [line.strip(" │") for line in app.text("#chain", lines=True).splitlines()]
+        assert {"in_keys=", '["observation"],', "decay=0.99"} <= {*lines}
+
+
+async def test_a_narrow_reading_shows_its_latest_number_whole() -> None:
+    async with driven("RewardScaling(0.0, 0.1)", size=(60, 20)) as app:
+        numbers = (-0.0731, -0.0525, -0.0411, -0.0364, -0.0345)
+        reading = StageReading(0, 29_500, "reward", numbers, before=-0.345, is_changed=True)
+        app.app.workspace.show_readings([reading])
+        await app.settle()
+        assert "→ -0.035" in app.text("#chain")
+        assert "…" not in app.text("#chain")
 
 
 async def test_a_description_that_arrives_while_the_list_closes_is_dropped() -> None:

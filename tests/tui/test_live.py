@@ -420,6 +420,17 @@ async def test_nothing_of_the_bars_is_cut_on_a_narrow_screen() -> None:
         assert app.text("#live-choose") == "values plots images epis. manual"
 
 
+async def test_episodes_and_position_of_a_batch_are_whole_on_a_narrow_screen() -> None:
+    async with playing(make=lambda pipeline: Ragged((3, 40)), size=(32, 18)) as app:
+        await steps(app, 4)
+        app.tab.show_pane("episodes")
+        await app.settle()
+        assert "running" in app.text("#live-episodes")
+        assert "trace 5 ◉ live" in app.text("#live-time")
+        await app.press("left")
+        assert "trace 4 ◀ -1" in app.text("#live-time")
+
+
 async def test_first_difference_is_in_view_on_a_small_screen() -> None:
     # The header grows, and takes lines from the values, after the cursor has moved there.
     async with playing("StepCounter", "RewardClipping(-1, 0)", size=(48, 18)) as app:

@@ -63,7 +63,7 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         before, now = rewards(app, 0)[0], rewards(app)[0]
         assert f"{before:.3f}"[:5] in app.text("#live-values")
         assert f"{now:.3f}"[:5] in app.text("#live-values")
-        assert f"earlier {rewards(app, 0)[-1]:.4g}" in app.text("#live-plots")
+        assert f"earlier {rewards(app, 0)[-1]:.3g}" in app.text("#live-plots")
         assert "Y keep u undo B branch" in app.text("#live-replay")
         assert "band" in plot_backgrounds(app)
         await app.press("Y")

@@ -18,6 +18,13 @@ from tests.tui.driving import driven
 from tests.tui.idle import resize
 
 
+async def test_help_of_a_small_terminal_is_not_cut() -> None:
+    async with driven("RewardSum", size=(60, 20)) as app:
+        await app.press("question_mark")
+        assert "select a page away" in app.text(".dialog")
+        assert "…" not in app.text(".dialog")
+
+
 @exhaustive
 async def test_help_palette_jump_mode_and_dialogs() -> None:
     async with driven("CatFrames(4, dim=-1)") as app:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
+from tdx.envs.gym.vector import SyncRows
 from tdx.foundation.gymnasium_internals import recorded_arguments
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
@@ -48,7 +49,9 @@ class Level:
 
     @property
     def name(self) -> str:
-        return type(self.owner).__name__
+        kind = type(self.owner)
+        # What users know it as.
+        return "SyncVectorEnv" if kind is SyncRows else kind.__name__
 
     @property
     def env_name(self) -> str:

@@ -86,11 +86,10 @@ def build_chain_rows(
         )
         detail = " ".join(part for part in parts if part)
         badge = "failed" if failures else worst_severity(None)
-        detail = f"{detail} {costs.get(ENV, '')}".strip()
         # The folder of a function's file or of a checkpoint tells less than its name.
         is_path = env.code is not None or (draft.stack is not None and draft.stack.is_data)
         name = env.id.rpartition("/")[2] if is_path else env.id
-        rows.append(ChainRow("env", ENV, name, detail, badge))
+        rows.append(ChainRow("env", ENV, name, detail, badge, cost=costs.get(ENV, "")))
         rows += [ChainRow("problem", ENV, error.problem.message) for error in failures]
     for place, stage in enumerate(draft.stages):
         failures = errors.at(stage.number) if stage.enabled else ()
@@ -105,7 +104,7 @@ def build_chain_rows(
         name = stage.config.name if code is None else code.name
         arguments = format_arguments(stage.config.args, stage.config.kwargs)
         detail = arguments if wrapper is None else wrapper.text
-        rows.append(ChainRow("stage", place, name, detail, badge, costs.get(place, "")))
+        rows.append(ChainRow("stage", place, name, detail, badge, cost=costs.get(place, "")))
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
             rows.append(_build_reading_row(readings[place], has_cost=place in costs))
@@ -153,7 +152,12 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
         break_long_words=max_lines is None,
         break_on_hyphens=False,
     )
-    lines = [truncate(line, room) for line in fill.wrap(row.detail)]
+    text = row.detail
+    if max_lines is None:
+        # A value that does not fit beside its name goes below it, not in the middle of a word.
+        words = (word.replace("=", "= ", 1) if len(word) > room else word for word in text.split())
+        text = " ".join(words)
+    lines = [truncate(line, room) for line in fill.wrap(text)]
     if len(lines) > 1 and lines[-1].strip() == "…" and lines[-2].endswith("…"):
         del lines[-1]  # the line above was cut too, and says so
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
@@ -370,7 +374,8 @@ cannot be created."""
             if row.badge:
                 text = _shorten_change(f"{row.title} {row.detail}", room)
                 return [rule, self._styled_segment(text, "warning")]
-            text = truncate(f"{row.line} {row.title}".lstrip(), room)
+            change = _shorten_change(row.title, room - len(row.line) - 1)
+            text = f"{row.line} {change}".lstrip()
             left = room - len(text)
             time = row.detail.rjust(left) if len(row.detail) < left else ""
             return [rule, self._styled_segment(text, "key"), self._styled_segment(time, "line")]
@@ -400,7 +405,9 @@ cannot be created."""
                 self._styled_segment(f"     {title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),
             ]
-        mark, detail = ("◆ " if row.kind == "env" else "◇ "), truncate(row.detail, width // 2)
+        mark, detail = ("◆ " if row.kind == "env" else "◇ "), f"{row.detail} {row.cost}".strip()
+        if len(detail) > width // 2:
+            detail = row.cost or truncate(detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
         # The end of a path or a function tells more than its folder.
         shorten = truncate_middle if {*"/:"} & {*row.title} else truncate

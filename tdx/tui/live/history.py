@@ -55,8 +55,8 @@ class Timeline(RowWidget[TimelineRow]):
         """Show a state."""
         self.state = state
         width = len(str(max(state.last, 0)))
-        live = " ◉ live" if state.follows_latest else f" ◀ {state.shown - state.last}"
-        self._texts = (f"{state.first:>{width}} ", f" {state.last}{live}")
+        live = "◉ live" if state.follows_latest else f"◀ {state.shown - state.last}"
+        self._texts = (f"{state.first:>{width}} ", f" trace {state.shown:>{width}} {live}")
         self.invalidate()
 
     @property
@@ -154,26 +154,26 @@ from episode to episode."""
         ]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         has_rewards = all(episode.total is not None for episode in episodes)
-        returns = f"{'return':>10}" if has_rewards else ""
-        head = f"{'env ' if is_batched else ''}{'no':>4}{'steps':>6}{returns}  end"
+        returns = f"{'return':>9}" if has_rewards else ""
+        head = f"{'env ' if is_batched else ''}{'no':>3}{'steps':>6}{returns} end"
         lines: list[TextLine] = [((head, "muted"),)]
         lines += [self._line(episode, span) for episode in self.episodes]
         self.show(lines)
 
     def _line(self, episode: EpisodeView, span: tuple[float, float]) -> TextLine:
         low, high = span
-        left = self.size.width - 35 - 4 * self._is_batched
+        left = self.size.width - 19 - 4 * self._is_batched
         total, bar = "", ""
         if episode.total is not None:
-            total = f"{episode.total:>10.4g}"
+            total = f" {episode.total:>8.4g}"
             share = (episode.total - low) / (high - low) if high > low else 1.0
-            bar = "━" * round(share * left) if left > 3 and episode.steps else ""
+            bar = "━" * round(share * (left - 13)) if left > 16 and episode.steps else ""
         return (
             (f"{episode.row:>3} " if self._is_batched else "", "secondary"),
-            (f"{episode.number:>4}{episode.steps:>6}", "plain"),
+            (f"{episode.number:>3}{episode.steps:>6}", "plain"),
             (total, "bold"),
             (
-                f"  {truncate(episode.end or 'running', 11):<11}",
+                f" {truncate(episode.end or 'running', max(4, left)):<12}",
                 _END_STYLES.get(episode.end, "good"),
             ),
             (bar, "primary"),

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import format_bytes
 from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
@@ -104,9 +105,6 @@ class ActionLabel(Static):
         await self.app.run_action(self._action, tab)
 
 
-_MEGA = 2**20
-
-
 def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> Content:
     """Return the figures of a session, as many as fit."""
     if state.status == "running":
@@ -119,7 +117,7 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
     if state.problem_traces:
         parts.append(Content.styled(f"✕ {len(state.problem_traces)}", "bold $text-error"))
     if state.status != "ended":
-        size = f"{_format_size(state.nbytes)} of {_format_size(max_bytes)}"
+        size = f"{format_bytes(state.nbytes)} of {format_bytes(max_bytes)}"
         parts.append(Content.assemble(("history ", "dim"), size))
     if cell is not None and cell.total is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
@@ -136,12 +134,6 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
             break
         shown.append(part)
     return Content.styled(" · ", "dim").join(shown)
-
-
-def _format_size(nbytes: int) -> str:
-    if nbytes < _MEGA:
-        return f"{nbytes / 1024:.0f} kB"
-    return f"{nbytes / _MEGA:.1f} MB" if nbytes < 100 * _MEGA else f"{nbytes // _MEGA} MB"
 
 
 class LiveHeader(Vertical):

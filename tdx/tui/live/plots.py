@@ -172,10 +172,10 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         earlier = curve.earlier
         both = (curve,) if earlier is None else (curve, earlier)
         known = _known_numbers(curve)
-        name = truncate(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
-        if earlier is not None and earlier.latest is not None:
-            latest += f"  earlier {earlier.latest:.4g}"
+        if curve.latest is not None and earlier is not None and earlier.latest is not None:
+            latest = f"  {curve.latest:.3g}  earlier {earlier.latest:.3g}"
+        name = truncate(curve.name, max(6, self.size.width - max(12, len(latest))))
         yield (
             (name, color, "name"),
             (latest if known else "  no values yet", "muted", ""),

@@ -10,6 +10,7 @@ from functools import partial
 from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.chain_status import truncate
 from tdx.tui.line_widgets import LineList, TextLine
+from tdx.tui.profile.numbers import format_duration
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
@@ -93,10 +94,8 @@ class _LineBuilder:
 
     def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
-        micros = place.time_ns / 1e3
         # The time of a wrapper of Gymnasium is part of that in the other direction.
-        time = f" {micros:.0f} µs" if micros < 100 else f" {micros / 1e3:.2f} ms"
-        time = time if micros else ""
+        time = f" {format_duration(place.time_ns / 1e3)}" if place.time_ns else ""
         title = truncate(place.title, self.width - len(time) - 4)
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
         style = "bad" if failed or place.violations else "primary"

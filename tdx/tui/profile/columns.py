@@ -264,7 +264,7 @@ def choose_columns(sheet: CostSheet, width: int) -> list[Column]:
         ranked.append(_ALLOCATED)
     ranked += [_KERNELS] if has_device else []
     longest = max((len(row.label) for row in rows), default=16)
-    least = min(longest, 12 if width < 40 else 15 if width < 60 else 26)
+    least = min(longest, 10 if width < 40 else 15 if width < 60 else 26)
     room = width - 2 - least
     taken: list[Column] = []
     for column in ranked:

@@ -20,6 +20,8 @@ _KEY_WIDTH = 9
 class HelpScreen(TextScreen):
     """Shows help for the focused widget."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-normal")]
+
     def __init__(self, app: App[None], nodes: Sequence[DOMNode], transform: str | None) -> None:
         texts = [node.HELP for node in nodes if isinstance(node, Widget) and node.HELP]
         text = texts[0] if texts else "## Help"

@@ -126,6 +126,8 @@ def test_columns_depend_on_width_and_measured_data() -> None:
     alone, compared = build_sheet(first, "planned", None), build_sheet(second, "planned", first)
     assert [column.id for column in choose_columns(alone, 40)] == ["part", "step", "share"]
     assert [column.id for column in choose_columns(compared, 28)] == ["part", "step"]
+    # The width at 60 columns.
+    assert [column.id for column in choose_columns(compared, 30)] == ["part", "step", "delta"]
     shown = choose_columns(compared, 48)
     assert [column.title for column in shown] == ["part", "#1 µs", "#2 µs", "change"]
     wide = [column.id for column in choose_columns(compared, 200)]
