@@ -79,14 +79,18 @@ def test_response_to_keys_of_the_idle_app(note: Note, tmp_path: Path) -> None:
     with app((*ENV, *CHAIN), tmp_path) as tdx:
         tdx.sees(" keys")
         tdx.rest(5)
-        note(APP_IDLE_KEYS, "tdx", response_to_keys(tdx))
+        # What follows a key, such as the form of a stage, is drawn before the next one.
+        note(APP_IDLE_KEYS, "tdx", response_to_keys(tdx, 0.3, 0.5))
 
 
-def response_to_keys(tdx: DrivenApp) -> float:
-    """Return the 95th percentile of the seconds until the chain has drawn a walk of its cursor."""
+def response_to_keys(tdx: DrivenApp, shortest: float = 0.03, longest: float = 0.15) -> float:
+    """Return the 95th percentile of the seconds until the chain has drawn a walk of its cursor.
+
+    A key comes ``shortest`` to ``longest`` seconds after the answer to the one before.
+    """
     times = []
     for n in range(120):
-        tdx.rest(random.Random(n).uniform(0.03, 0.15))
+        tdx.rest(random.Random(n).uniform(shortest, longest))
         times.append(tdx.answered(UP if n // 20 % 2 else DOWN, CHAIN_COLUMNS))
     return sorted(times)[int(0.95 * len(times))]
 

@@ -44,6 +44,19 @@ async def test_worker_keeps_its_cache_between_requests() -> None:
         assert len(set(workers.pids().values())) == 2
 
 
+async def test_worker_without_requests_can_be_released() -> None:
+    async with backend() as workers:
+        hanging = workers.ask(Hang(), worker="live")
+        await workers.ask(Echo(0), worker="profile")
+        pids = workers.pids()
+        for name in ("live", "profile", "look"):
+            workers.release(name)
+        assert all_ended([pids["profile"]])
+        assert list(workers.pids()) == ["live"]
+        assert not hanging.future.done()
+        assert await workers.ask(Echo(1), worker="profile") == (1, 1)
+
+
 async def test_workers_are_copies_of_one_process_with_their_own_random_numbers() -> None:
     async with backend() as workers:
         drawn = [await workers.ask(Draw(), worker=name) for name in ("look", "live")]

@@ -163,6 +163,15 @@ class Backend:
             self._deliver(handle)
             self._remove(worker, handle)
 
+    def release(self, worker: str) -> None:
+        """End a worker that has nothing to do, since its memory goes back to the system only then.
+
+        Where workers are not forked it stays: the next one would import everything again.
+        """
+        handle = self._workers.get(worker)
+        if handle is not None and not handle.tickets and self._warm is not None:
+            self._close(worker, handle)
+
     def _remove(self, worker: str, handle: _WorkerHandle) -> None:
         """Kill a worker and drop what it has sent."""
         if self._workers.get(worker) is handle:

@@ -166,3 +166,5 @@ class MeasurementController:
         self._ticket = None
         self._on_change()
         self._on_found(found)
+        if not self.is_running:  # no search for advice follows
+            self._workspace.backend.release(WORKER)
