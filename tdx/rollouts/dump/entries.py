@@ -162,6 +162,7 @@ def space_kind(leaf: TensorSpec) -> str:
     """Return the kind of space that a spec represents.
 
     Example:
+        >>> from tdx import NonTensor
         >>> space_kind(NonTensor())
         'NonTensor'
     """
