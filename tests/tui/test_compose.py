@@ -14,7 +14,7 @@ from tdx.foundation.errors import Where
 from tdx.inspection.check_report import Finding
 from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import StageOverview
-from tdx.pipeline import EnvConfig, Pipeline, PipelineFile
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, load_catalog
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import StackFacts
 from tdx.pipeline.values import StageConfig
@@ -28,6 +28,14 @@ from tests.tui.idle import resize
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
+
+
+@exhaustive
+async def test_catalog_of_a_wide_screen_shows_whole_names() -> None:
+    async with driven(size=(200, 60)) as app:
+        longest = max(load_catalog().names, key=len)
+        await app.press("a", f"text:{longest}")
+        assert longest in app.text("#catalog", lines=True)
 
 
 @exhaustive
