@@ -19,6 +19,7 @@ from tdx.foundation.errors import EnvError, Where
 from tdx.foundation.keys import NestedKey, normalize_key, parent_key, sibling_key, split_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
+from tdx.specs.arguments import where
 
 
 def complete_done_spec(spec: Composite) -> None:
@@ -352,7 +353,7 @@ def _merge(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
     if isinstance(value, Tensor) and isinstance(before, Tensor):
         if rows.device != value.device:
             rows = rows.to(value.device)
-        return torch.where(rows, value, before)
+        return where(rows, value, before)
     # Objects have no device, but their entry may name one.
     return _merge_objects(rows, value.clone().clear_device_(), before.clone().clear_device_())
 

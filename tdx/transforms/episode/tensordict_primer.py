@@ -23,6 +23,7 @@ from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, NonTensor, TensorSpec
+from tdx.specs.arguments import where
 
 DefaultValue = (
     float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None
@@ -272,7 +273,7 @@ class TensorDictPrimer(Transform):
         for key, value in values.items():
             before = None if mask is None or given is None else read(given, key)
             if mask is not None and isinstance(before, Tensor):
-                value = values[key] = value.where(expand_mask(mask, value, target.ndim), before)
+                value = values[key] = where(expand_mask(mask, value, target.ndim), value, before)
             write(target, key, value)
         return values
 
