@@ -147,6 +147,8 @@ class StalenessAwareSampler(Sampler):
         True
     """
 
+    changes_when_drawing = False
+
     def __init__(
         self,
         max_staleness: int = -1,
@@ -202,13 +204,6 @@ class StalenessAwareSampler(Sampler):
     def state(self) -> StateDict:
         """Return ``consumer_version`` and ``max_staleness``."""
         return {"consumer_version": self.consumer_version, "max_staleness": self.max_staleness}
-
-    def position(self) -> StateDict:
-        """Return nothing: drawing changes no version."""
-        return {}
-
-    def rewind(self, position: StateDict) -> None:
-        """Do nothing."""
 
     def restore(self, state: StateDict) -> None:
         """Continue from what :meth:`state` returned.

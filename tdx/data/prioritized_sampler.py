@@ -55,6 +55,8 @@ class PrioritizedSampler(Sampler):
         tensor([8, 8, 8, 8])
     """
 
+    changes_when_drawing = False
+
     def __init__(
         self,
         max_capacity: int,
@@ -255,13 +257,6 @@ class PrioritizedSampler(Sampler):
             "beta": float(self.beta),
             "eps": self._eps,
         }
-
-    def position(self) -> StateDict:
-        """Return nothing: drawing changes no priority."""
-        return {}
-
-    def rewind(self, position: StateDict) -> None:
-        """Do nothing."""
 
     def restore(self, state: StateDict) -> None:
         """Continue from what :meth:`state` returned.

@@ -51,7 +51,7 @@ class Sequence:
     - ``sequence_id``: number of the window in the batch
     - ``step_in_sequence``: number of the step in the window
     - ``validity_mask``: false for steps outside the episode, which repeat its first or last step
-    - ``learning_mask``: true for the ``length`` steps from the anchor on
+    - ``learning_mask``: true for the ``length`` steps after the burn-in, valid or not
     - ``anchor_index``: position of the anchor
 
     Importance weights and other entries of the sampler are repeated for each step of the window.

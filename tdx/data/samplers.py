@@ -46,6 +46,9 @@ class Sampler:
     draws_ahead: bool = True
     """False if batches must not be prepared in advance."""
 
+    changes_when_drawing: bool = True
+    """False if the state is the same after a draw, as that of priorities is."""
+
     ran_out: bool = False
     """True if the last batch ended a pass; always false for samplers without passes."""
 
@@ -163,11 +166,12 @@ class Sampler:
 
     def position(self) -> StateDict:
         """Return what :meth:`rewind` needs to draw the next batches again."""
-        return self.state()
+        return self.state() if self.changes_when_drawing else {}
 
     def rewind(self, position: StateDict) -> None:
         """Draw again from a :meth:`position`, since prefetched batches were discarded."""
-        self.restore(position)
+        if self.changes_when_drawing:
+            self.restore(position)
 
     def state_dict(self) -> StateDict:
         """Return a copy of the state."""
