@@ -211,16 +211,13 @@ class ActionCheck:
         ]
         self.keys = [key for key, *_ in self._expected]
 
-    def fast_check(self) -> Callable[[Any], bool]:
-        """Return a function that is True for an action of exactly the declared shape and dtype."""
-        if not self._expected:
-            return lambda action: True
+    @property
+    def exact_form(self) -> tuple[torch.dtype | None, torch.Size | None]:
+        """Dtype and shape of a single action that needs no check; ``None`` if there is no such."""
+        if len(self._expected) != 1:
+            return None, None
         _, shape, dtype, _ = self._expected[0]
-
-        def is_exact(action: Any) -> bool:
-            return type(action) is Tensor and action.dtype is dtype and action.shape == shape
-
-        return is_exact
+        return dtype, shape
 
     def explain(self, get: Callable[[NestedKey], Any], error: Exception) -> Exception:
         """Return the error to raise if an env raised: NaN in the action, or its own error."""

@@ -30,7 +30,6 @@ from tdx.core.transforms.kernels import (
     ArrayKernel,
     Columns,
     DictStep,
-    EntryMapping,
     implements_together,
 )
 from tdx.foundation.array_files import Array
@@ -120,7 +119,7 @@ class ImmediateStages:
             if kernels is not None:
                 keys = zip(forms.stage.in_keys, forms.stage.out_keys, strict=True)
                 calls = [
-                    _ArrayCall(kernel, pair, length, self.arrays)
+                    _ArrayCall(kernel, pair, length)
                     for pair, kernel in zip(keys, kernels, strict=True)
                 ]
                 self._kernels[forms.index] = calls
@@ -130,14 +129,14 @@ class ImmediateStages:
 
     def _build_calls(self) -> None:
         """Make the flat list for the step loop: what to call, and where to append its results."""
-        calls: list[tuple[StageForms, DictStep | None, list[tuple[NestedKey, Append]]]] = []
+        calls: list[tuple[StageForms, _ArrayRows | DictStep | None, _Appends]] = []
         # From the last stage to the first, because the result of an array kernel becomes a tensor
         # only if the policy or a later stage without such a kernel reads it.
         wanted = set(self._policy_reads)
         for forms in reversed(self.stages):
             if forms.index in self._kernels:
                 for call in reversed(self._kernels[forms.index]):
-                    calls.append((forms, call.dict_step(call.out_key in wanted), []))
+                    calls.append((forms, call.rows(call.out_key in wanted), ()))
                     wanted.discard(call.out_key)
                 continue
             kept = self._steps[forms.index].items()
@@ -164,13 +163,21 @@ class ImmediateStages:
         """Run the stages on one step: the env's output ``fields`` is written to, and returned."""
         if not self._on_dicts:
             return self._step_tensordict(root, fields)
-        forms = None
+        forms, arrays = None, self.arrays
         try:
-            for forms, dict_step, keep in self._calls:  # noqa: B007 - the handler names it
-                dict_step(root, fields)  # type: ignore[misc, arg-type]
-                if keep:
-                    for key, append in keep:
-                        append(fields[key])
+            for forms, call, appends in self._calls:  # noqa: B007 - the handler names it
+                if type(call) is tuple:
+                    # Here and not in a method: a call costs as much as one of the operations.
+                    run, in_key, out_key, views, tensors = call
+                    out = next(views)
+                    run(arrays[in_key], out)
+                    arrays[out_key] = out
+                    if tensors is not None:
+                        fields[out_key] = next(tensors)
+                    continue
+                call(root, fields)  # type: ignore[misc, operator, arg-type]
+                for key, append in appends:
+                    append(fields[key])
         except Exception as error:
             assert forms is not None
             failure = with_stage(error, forms.index, forms.name)
@@ -266,41 +273,25 @@ def _array_kernels(
     return kernels
 
 
+_ArrayRows = tuple[
+    Callable[[Array, Array], None], NestedKey, NestedKey, Iterator[Array], Iterator[Tensor] | None
+]
+"""What maps an array, from and to which key, and the memory for its results step by step."""
+_Appends = Sequence[tuple[NestedKey, Append]]
+
+
 class _ArrayCall:
     """An array kernel with the memory for its results in a chunk."""
 
-    def __init__(
-        self,
-        kernel: ArrayKernel,
-        keys: tuple[NestedKey, NestedKey],
-        length: int,
-        arrays: dict[NestedKey, Array],
-    ) -> None:
-        self.kernel, self._arrays = kernel, arrays
+    def __init__(self, kernel: ArrayKernel, keys: tuple[NestedKey, NestedKey], length: int) -> None:
+        self.kernel = kernel
         self.in_key, self.out_key = keys
         self.block: Array = np.empty((length, *kernel.form.shape), kernel.form.dtype)
 
-    def dict_step(self, writes_tensor: bool) -> DictStep:
-        """Return the step on plain dicts, which writes a tensor there if one is needed."""
-        views, arrays, run = iter(self.block), self._arrays, self.kernel.run
-        in_key, out_key = self.in_key, self.out_key
-        if not writes_tensor:
-
-            def step(root: EntryMapping, fields: EntryMapping) -> None:
-                out = next(views)
-                run(arrays[in_key], out)
-                arrays[out_key] = out
-
-            return step
-        tensors = iter_rows(torch.from_numpy(self.block))
-
-        def step_with_tensor(root: EntryMapping, fields: EntryMapping) -> None:
-            out = next(views)
-            run(arrays[in_key], out)
-            arrays[out_key] = out
-            fields[out_key] = next(tensors)
-
-        return step_with_tensor
+    def rows(self, as_tensors: bool) -> _ArrayRows:
+        """Return what a step needs, from the first one on, with tensors if they are needed."""
+        tensors = iter_rows(torch.from_numpy(self.block)) if as_tensors else None
+        return self.kernel.run, self.in_key, self.out_key, iter(self.block), tensors
 
 
 def iter_rows(column: Tensor) -> Iterator[Tensor]:

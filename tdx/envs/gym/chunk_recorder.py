@@ -130,6 +130,8 @@ class ChunkRecorder:
             fields = {key: value[0] for key, value in fields.items()}
         mask = self._mask(-1)
         after = settings.immediate.reset(root, fields, {"_reset": mask})
+        if settings.single:
+            return after
         return {key: merge_rows(mask, value, root.get(key)) for key, value in after.items()}
 
     def _reset_rows(self, index: int, rows: list[int]) -> None:
@@ -164,9 +166,9 @@ class ChunkRecorder:
         self.error = error
 
     def _mask(self, reset: int) -> Tensor:
-        mask = torch.zeros(len(self.settings.envs), 1, dtype=torch.bool)
+        mask = np.zeros((len(self.settings.envs), 1), np.bool_)
         mask[self.reset_rows[reset]] = True
-        return mask[0] if self.settings.single else mask
+        return torch.from_numpy(mask[0] if self.settings.single else mask)
 
     def result(self, first: Mapping[NestedKey, Tensor]) -> CollectedSteps:
         """Return the complete steps as columns."""

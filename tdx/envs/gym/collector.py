@@ -20,6 +20,9 @@ from tdx.envs.gym.single_env import NEVER, RawEnv, reward_rows
 from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import Value
 
+_Decoded = tuple[Batch, Mapping[NestedKey, Tensor]]
+_Decode = Callable[[dict[NestedKey, Tensor]], _Decoded]
+
 
 @dataclass(frozen=True, slots=True)
 class GymRows:
@@ -199,12 +202,13 @@ def step_with_policy(
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
     rows = None if single else len(envs)
     read_entries = recorder.store.reader(rows, immediate.arrays, immediate.wanted)
-    decode = ActionDecoder(envs, source, single)
+    decode = action_decoder(envs, source, single)
     add_results = StepResults(len(envs), single, immediate.reads)
     reads_back = not {*source.policy.writes, *source.inverse.handed_out}.isdisjoint(
         source.policy.reads
     )
     limits, root = recorder.limits, dict[NestedKey, Value](first)
+    appends = [(key, columns[key].append) for key in source.policy.writes]
     count, position = 0, -1
     try:
         for index in range(recorder.length):
@@ -223,9 +227,10 @@ def step_with_policy(
                     ended_rows.append((row, terminated, truncated))
             if not index:
                 steps = [env.step for env in envs]
-            for entries in (written, handed_out):
-                for key, value in entries.items():
-                    columns[key].append(value)
+            for key, append in appends:
+                append(written[key])
+            for key, value in handed_out.items():
+                columns[key].append(value)
             if reads_back:
                 root.update(written)
                 root.update(handed_out)
@@ -243,41 +248,42 @@ def step_with_policy(
     recorder.inputs = {key: torch.stack(values[:count]) for key, values in columns.items() if count}
 
 
-class ActionDecoder:
-    """Checks the output of a policy, and converts it to the actions of the envs."""
+def action_decoder(envs: Sequence[RawEnv], source: PolicyActions, single: bool) -> _Decode:
+    """Return the function that checks what a policy wrote and converts it.
 
-    def __init__(self, envs: Sequence[RawEnv], source: PolicyActions, single: bool) -> None:
-        self._envs, self._source, self._single = envs, source, single
-        inverse, codecs = source.inverse, [env.conversion.action.value for env in envs]
-        # Functions of the entry `action`, if each env takes it as it is.
-        self._decode: list[Callable[[Tensor], object]] = []
-        self._decode_all: Callable[[Tensor], Batch] | None = None
-        if inverse.action_keys == ("action",) and not inverse.stages and None not in codecs:
-            self._decode = [codec.decode for codec in codecs if codec is not None]
-            shared = {codec.decode_rows for codec in codecs if codec is not None}
+    It returns the action of each env, and what the inverse of the chain hands out.
+    """
+    inverse, check = source.inverse, source.check
+    codecs = [codec for env in envs if (codec := env.conversion.action.value) is not None]
+    if inverse.action_keys != ("action",) or inverse.stages or len(codecs) < len(envs):
+
+        def decode_inverse(written: dict[NestedKey, Tensor]) -> _Decoded:
+            check(written.get, written.__setitem__)
+            inner, handed_out = source.apply_inverse(written)
+            rows = (inner.unsqueeze(0),) if single else inner.unsqueeze(1).unbind(0)
+            pairs = zip(envs, rows, strict=True)
+            return [env.decode(row)[0] for env, row in pairs], handed_out
+
+        return decode_inverse
+    nothing = dict[NestedKey, Tensor]()
+    dtype, shape = check.exact_form
+    decode, shared = codecs[0].decode, {codec.decode_rows for codec in codecs}
+    decode_all = shared.pop() if len(shared) == 1 else None
+
+    def decode_action(written: dict[NestedKey, Tensor]) -> _Decoded:
+        action = written.get("action")
+        if type(action) is Tensor and action.dtype is dtype and action.shape == shape:
             if single:
-                decode = self._decode[0]
-                self._decode_all = lambda action: (decode(action),)
-            elif len(shared) == 1:
-                self._decode_all = shared.pop()
-        self._is_exact = source.check.fast_check()
-
-    def __call__(
-        self, written: dict[NestedKey, Tensor]
-    ) -> tuple[Batch, Mapping[NestedKey, Tensor]]:
-        """Return the action of each env, and what the inverse of the chain hands out."""
-        if self._decode and self._is_exact(action := written["action"]):
-            if self._decode_all is not None:
-                return self._decode_all(action), {}
+                return (decode(action),), nothing
+            if decode_all is not None:
+                return decode_all(action), nothing
         else:
-            self._source.check(written.get, written.__setitem__)
-        if self._decode:
-            parts = (written["action"],) if self._single else written["action"].unbind(0)
-            return [decode(part) for decode, part in zip(self._decode, parts, strict=True)], {}
-        inner, handed_out = self._source.apply_inverse(written)
-        rows = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
-        pairs = zip(self._envs, rows, strict=True)
-        return [env.decode(row)[0] for env, row in pairs], handed_out
+            check(written.get, written.__setitem__)
+            action = written["action"]
+        parts = (action,) if single else action.unbind(0)
+        return [codec.decode(part) for codec, part in zip(codecs, parts, strict=True)], nothing
+
+    return decode_action
 
 
 class StepResults:
