@@ -254,19 +254,19 @@ class WindowTransform(ObservationTransform):
         first = chunk.resets[in_key]
         feature = first.shape[1 + len(batch) :]
         fresh = first.reshape(len(chunk.times) * count, *feature)[resets * count + rows]
-        padded, flat_pool = self._pad(fresh), pool.reshape(len(pool) * count, *feature)
         age = steps - torch.tensor(chunk.times, device=steps.device)[resets]
-        window = []
-        for back in range(self._size - 1, -1, -1):
-            entry = flat_pool[(steps - back + self._size - 1) * count + rows]
-            since = (age - back).reshape(-1, *[1] * len(feature))
-            entry = torch.where(since == -1, fresh, torch.where(since < -1, padded, entry))
-            window.append(entry)
-        repaired = self._combine(window)
-        result[(steps, *unravel_positions(rows, batch))] = repaired
-        is_last = steps == chunk.length - 1
-        for kept, entry in zip(newest, window[1:], strict=True):
-            kept.view(count, *feature)[rows[is_last]] = entry[is_last]
+        # For each entry of each window, [size, N]: its place in the pool, and its age.
+        back = torch.arange(self._size - 1, -1, -1, device=steps.device).unsqueeze(1)
+        places = (steps - back + self._size - 1) * count + rows
+        since = (age - back).reshape(self._size, -1, *[1] * len(feature))
+        entries = pool.reshape(len(pool) * count, *feature)[places]
+        entries = entries.where(since >= 0, self._pad(fresh)).where(since != -1, fresh)
+        window = list(entries.unbind(0))
+        result[(steps, *unravel_positions(rows, batch))] = self._combine(window)
+        if chunk.times[-1] + self._size > chunk.length:
+            is_last = steps == chunk.length - 1
+            for kept, entry in zip(newest, window[1:], strict=True):
+                kept.view(count, *feature)[rows[is_last]] = entry[is_last]
 
     def _steps_after_resets(self, chunk: Chunk, in_key: NestedKey) -> tuple[Tensor, Tensor, Tensor]:
         """Return the steps whose window reaches across a reset.
