@@ -86,7 +86,7 @@ def _bytes(raw: bytes) -> Tensor:
 def encode_recording(recording: CallRecording) -> tuple[bytes, dict[str, Tensor]]:
     """Return the content of ``calls.json``, and the tensors that belong to it."""
     encoder = _Encoder()
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
 
     def add(event: Event, parent: int | None) -> None:
         index = len(rows)

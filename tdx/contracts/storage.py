@@ -169,7 +169,7 @@ def _to_document(
         for place, values in contract.values.items()
         if values.digests
     }
-    golden: dict[str, Any] = {"file": NUMBERS, "sha256": content_hash(numbers)}
+    golden: dict[str, object] = {"file": NUMBERS, "sha256": content_hash(numbers)}
     if calls is not None:
         golden["calls"] = content_hash(calls)
     if contract.golden_random:
@@ -181,7 +181,7 @@ def _to_document(
         golden["pixels"] = dict(packed)
     if reduced:
         golden["thumbnails"] = reduced
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "contract": VERSION,
         "kind": contract.kind,
         "env": contract.env,
@@ -209,7 +209,7 @@ def content_hash(data: bytes) -> str:
 
 def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, object]:
     """Convert a stage; specs that are those of the stage inside are left out."""
-    data: dict[str, Any] = {"stage": stage.index, "name": stage.name, "role": stage.role}
+    data: dict[str, object] = {"stage": stage.index, "name": stage.name, "role": stage.role}
     if stage.arguments:
         data["arguments"] = dict(stage.arguments)
     if inside is None or stage.specs != inside.specs:
@@ -344,7 +344,7 @@ def _value_name(place: Place) -> str:
 def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
     """Return the tensors of a contract by name, and the shapes of the packed ones."""
     tensors: dict[str, Tensor] = {}
-    packed: dict[str, dict[str, Any]] = {}
+    packed: dict[str, dict[str, object]] = {}
     for place, values in contract.values.items():
         tensors[_value_name(place)] = values.numbers
     for stage in contract.stages:

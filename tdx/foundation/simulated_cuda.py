@@ -263,7 +263,7 @@ _FROM_NUMBERS = (
 _CHECKED_ON_HOST = ("one_hot", "quantile", "nanquantile")
 """Functions that check the values of tensors only if these are on the host."""
 _T = torch.Tensor
-_QUERIES: dict[Any, Callable[[bool], object]] = {
+_QUERIES: dict[object, Callable[[bool], object]] = {
     _T.device.__get__: lambda here: DEVICE if here else _CPU,
     _T.is_cuda.__get__: lambda here: here,  # type: ignore[attr-defined]
     _T.is_cpu.__get__: lambda here: not here,  # type: ignore[attr-defined]
@@ -382,7 +382,7 @@ class _Functions(TorchFunctionMode):
             tensor, target, dtype, f"{name}()", non_blocking=non_blocking, copy=copy
         )
 
-    def _copy_host_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _copy_host_values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Report the copies of single values of the host that are selected with those of a device.
 
         Numbers of Python are not copied: a kernel fills a tensor with them.
@@ -430,7 +430,7 @@ class _Functions(TorchFunctionMode):
         return result
 
 
-def _host_data(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _host_data(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
     """Return the data that a function creates a tensor from."""
     rest = args[1:] if name == "new_tensor" else args
     return rest[0] if rest else kwargs.get("data", kwargs.get("obj"))

@@ -27,7 +27,7 @@ from tdx.stacks.states import StateKeeper
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
 _NUMERIC = "biuf"
-Form = Callable[[Any], Any]
+Form = Callable[[object], object]
 """Converts an array to what a part takes."""
 
 
@@ -60,7 +60,7 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
     return [(part, part) for part in parts] if is_list and parts is not None else None
 
 
-def _list_estimators(target: object) -> list[Any] | None:
+def _list_estimators(target: object) -> list[object] | None:
     """Return the estimators of scikit-learn; ``None`` for anything else.
 
     A pipeline that ends with a classifier has no ``transform``, and one in another is taken apart.
@@ -235,7 +235,7 @@ class _CallablePart(Part):
         return () if self._is_function else (self._owner,)
 
 
-def _keep(value: Any) -> Any:
+def _keep(value: object) -> object:
     # A part may write in place.
     return value.copy() if isinstance(value, np.ndarray) else value
 
@@ -244,13 +244,13 @@ def _to_tensor(value: Any) -> Any:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
 
 
-def _to_image(value: Any) -> Any:
+def _to_image(value: object) -> object:
     from PIL import Image
 
     return Image.fromarray(value) if isinstance(value, np.ndarray) else value
 
 
-def _to_row(value: Any) -> Any:
+def _to_row(value: object) -> object:
     """scikit-learn takes one row for each sample."""
     return value[None] if isinstance(value, np.ndarray) and value.ndim == 1 else value
 

@@ -62,7 +62,7 @@ class Part:
     is_opaque = False
     """True if the part is passed over, since what it does is not known."""
 
-    def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
+    def prepare(self, action: Sample | None, info: Mapping[str, object]) -> None:
         """Take what belongs to the next sample, before :meth:`forward`.
 
         ``action`` is that of the step, as the part inside got it, and ``None`` for a reset;
@@ -229,7 +229,7 @@ class _PartLevel(Level):
 class _SampleLevels(WrapperLevels):
     """Levels whose results are samples: entries by key, without rewards and flags."""
 
-    def given_entries(self, index: int, given: Any) -> LevelEntries:
+    def given_entries(self, index: int, given: object) -> LevelEntries:
         return _entries(given)
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:

@@ -182,9 +182,9 @@ class LevelStack(Stack):
             np.random.set_state(state)
 
     @property
-    def sampled_space(self) -> gymnasium.Space[Any]:
+    def sampled_space(self) -> gymnasium.Space[object]:
         """Space of random actions. Default: that of the outermost object, as it is now."""
-        space: gymnasium.Space[Any] = self.target.action_space
+        space: gymnasium.Space[object] = self.target.action_space
         return space
 
     def sample_action(self) -> Any:

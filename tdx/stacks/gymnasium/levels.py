@@ -60,14 +60,14 @@ class Level:
         return self.name if name is None else str(name)
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         """Space of the observations of one env."""
         if self.num_envs is None or self.in_rows:
             return self.owner.observation_space
         return self.owner.single_observation_space
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         """Space of the actions of one env."""
         if self.num_envs is None or self.in_rows:
             return self.owner.action_space

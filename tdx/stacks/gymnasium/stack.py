@@ -116,14 +116,14 @@ class GymnasiumStack(LevelStack):
             rebuilt.close()
 
     @property
-    def sampled_space(self) -> Space[Any]:
+    def sampled_space(self) -> Space[object]:
         """Space of random actions; envpool declares that of one of its envs."""
         if not is_envpool(self._core):
             return super().sampled_space
         return self._batched_space
 
     @cached_property
-    def _batched_space(self) -> Space[Any]:
+    def _batched_space(self) -> Space[object]:
         outer = self.levels[-1]
         return batch_space(outer.action_space, outer.num_envs or 1)
 

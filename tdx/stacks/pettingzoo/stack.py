@@ -44,7 +44,7 @@ def _modified_name(owner: object) -> str:
     return str(getattr(modifier, "__name__", type(owner).__name__))
 
 
-def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
+def _fold(parts: Sequence[Space[object]]) -> Space[object] | None:
     """Return the space of all agents together, ``[A, ...]``; ``None`` if there is none."""
     first, count = parts[0], len(parts)
     if any(part != first for part in parts):
@@ -82,20 +82,20 @@ class ParallelLevel(Level):
         metadata = getattr(self.owner, "metadata", None) or {}
         return str(metadata.get("name", self.name))
 
-    def agent_spaces(self, method: str) -> list[Space[Any]]:
+    def agent_spaces(self, method: str) -> list[Space[object]]:
         return [getattr(self.owner, method)(agent) for agent in self.agents]
 
-    def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
+    def _space(self, method: str, *, is_folded: bool) -> Space[object]:
         parts = self.agent_spaces(method)
         folded = _fold(parts) if is_folded else None
         return spaces.Dict(dict(zip(self.agents, parts, strict=True))) if folded is None else folded
 
     @property
-    def observation_space(self) -> Space[Any]:
+    def observation_space(self) -> Space[object]:
         return self._space("observation_space", is_folded=self.is_folded[0])
 
     @property
-    def action_space(self) -> Space[Any]:
+    def action_space(self) -> Space[object]:
         return self._space("action_space", is_folded=self.is_folded[1])
 
     def info(self) -> StageInfo:
@@ -143,7 +143,7 @@ def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
     return tuple(replace(level, is_folded=(is_folded[0], is_folded[1])) for level in levels)
 
 
-def _inner_env(owner: object) -> Any:
+def _inner_env(owner: object) -> object:
     """Return the parallel env that a wrapper steps; ``None`` for the env inside.
 
     Some wrappers of SuperSuit convert a parallel env to an AEC env, wrap that, and convert it back.
@@ -203,7 +203,7 @@ class ParallelLevels(WrapperLevels):
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
         return super().returned_entries(index, method, self._join_result(index, returned))
 
-    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+    def base_entries(self, slot: Slot, result: object) -> RowEntries:
         return super().base_entries(slot, self._join_result(-1, result))
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
@@ -278,7 +278,7 @@ class PettingZooStack(LevelStack):
         return ()
 
     @cached_property
-    def sampled_space(self) -> Space[Any]:
+    def sampled_space(self) -> Space[object]:
         """Space of the random actions of all agents, created once: it keeps the seed."""
         return self.outer.action_space
 
@@ -311,7 +311,7 @@ class PettingZooDriver(LevelDriver):
         result = self._stack.target.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         stack = self._parallel
         return stack.outer.split(stack.sample_action(), stack.acting, of_actions=True)
 

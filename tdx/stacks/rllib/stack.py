@@ -58,7 +58,7 @@ class Context:
 
     rows: int
     module: Any  # Or what stands for it.
-    spaces: tuple[Space[Any], Space[Any]]  # Of the observations and actions of one env.
+    spaces: tuple[Space[object], Space[object]]  # Of the observations and actions of one env.
     shared: dict[str, Any] = field(default_factory=dict)  # The shared_data of connectors.
     # Observations that the episodes keep after all connectors, by key.
     latest: dict[str, Any] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class ConnectorPart(Part):
         self._episodes = list(map(self._new_episode, range(context.rows)))
         self._step: tuple[Sample | None, Mapping[str, Any]] = (None, {})
 
-    def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
+    def prepare(self, action: Sample | None, info: Mapping[str, object]) -> None:
         self._step = action, info
 
     def forward(self, sample: Sample) -> Sample:
@@ -324,14 +324,14 @@ def _flat(pipeline: Any) -> list[Any]:
     ]
 
 
-def _blank(space: Space[Any]) -> Any:
+def _blank(space: Space[object]) -> Any:
     """Return an observation of a space, for its structure."""
     if isinstance(space, Dict):
         return {name: _blank(part) for name, part in space.spaces.items()}
     return tuple(map(_blank, space.spaces)) if isinstance(space, Tuple) else None
 
 
-def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
+def _row_boxes(space: Space[object], key: str, rows: int) -> dict[str, Box]:
     """Return the spaces of the arrays ``[N, ...]`` of N envs by key."""
     boxes: dict[str, Box] = {}
     spaces = {key: space}
@@ -357,7 +357,7 @@ def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
     return {name: boxes[name] for name in reversed(boxes)}
 
 
-def _action_boxes(space: Space[Any], inverse: Sequence[Any], rows: int) -> dict[str, Box]:
+def _action_boxes(space: Space[object], inverse: Sequence[object], rows: int) -> dict[str, Box]:
     """Return the spaces of what a module returns: actions between -1 and 1 if they are scaled."""
     boxes = _row_boxes(space, _ACTIONS, rows)
     if not any(getattr(piece, "normalize_actions", False) for piece in inverse):

@@ -80,7 +80,7 @@ class SteppedRows:
     """
 
     def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], space: gymnasium.Space[Any]
+        self, envs: Sequence[gymnasium.Env[Any, Any]], space: gymnasium.Space[object]
     ) -> None:
         self.num_envs = len(envs)
         self._envs, self._space = tuple(envs), space

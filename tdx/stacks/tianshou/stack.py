@@ -49,7 +49,7 @@ class TianshouLevel(Level):
         return self.name if spec is None else str(spec.id)
 
     @property
-    def observation_space(self) -> Space[Any]:
+    def observation_space(self) -> Space[object]:
         """Space of the observations of one env.
 
         A vector env and its wrappers have no spaces of their own: ``observation_space`` is that of
@@ -57,7 +57,7 @@ class TianshouLevel(Level):
         """
         if self.inside is None:
             declared: Any = self.owner.observation_space
-            own: Space[Any] = declared if self.in_rows else declared[0]
+            own: Space[object] = declared if self.in_rows else declared[0]
             return own
         space = self.inside.observation_space
         statistics = attributes_of(self.owner).get("obs_rms")
@@ -67,11 +67,11 @@ class TianshouLevel(Level):
         return Box(-limit, limit, space.shape, space.dtype.type)
 
     @property
-    def action_space(self) -> Space[Any]:
+    def action_space(self) -> Space[object]:
         if self.inside is not None:
             return self.inside.action_space
         declared: Any = self.owner.action_space
-        own: Space[Any] = declared if self.in_rows else declared[0]
+        own: Space[object] = declared if self.in_rows else declared[0]
         return own
 
 

@@ -192,7 +192,7 @@ def _unlocked(spec: object) -> Composite:
     return converted.unlock_() if converted.is_locked else converted
 
 
-SeedOptions = Callable[[Any, int], Mapping[str, Any] | None]
+SeedOptions = Callable[[object, int], Mapping[str, object] | None]
 
 _PARTS = (
     "full_observation_spec",
