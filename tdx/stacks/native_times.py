@@ -30,7 +30,6 @@ from tdx.core.meter import (
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
-from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.envs.gym.wrappers import CheckedValues
 from tdx.foundation.errors import ArgumentError
@@ -47,8 +46,8 @@ def _attach_to_wrappers(
 ) -> None:
     """Measure the Gymnasium envs and wrappers inside an env, without tdx's conversion."""
     base = flatten_chain(env)[0]
-    for wrapper in _iterate_gym_envs(base):
-        inner = wrapper._env
+    for stepper in base.gym_steppers:
+        inner = stepper.env
         # Its time is part of that of the vector env, which it belongs to.
         levels = [level for level in list_levels(inner) if type(level.owner) is not CheckedValues]
         core = core_of(inner)
@@ -63,17 +62,9 @@ def _attach_to_wrappers(
             name = f"{levels[0].env_name} unwrapped"
             opened.enter_context(timed_levels(WrapperLevels(inner, levels, name), meter))
         patches.put(base, "step_part", CONVERSION)
-        # The program caches the unmeasured step: rebuild it.
-        patches.keep(wrapper._stepper)
-        wrapper._stepper.use(wrapper._conversion)
-
-
-def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
-    if isinstance(base, GymWrapper):
-        yield base
-    elif isinstance(base, SerialEnv):
-        for inner in base._envs:
-            yield from _iterate_gym_envs(flatten_chain(inner)[0])
+        # It caches the unmeasured step.
+        patches.keep(stepper)
+        stepper.use(stepper.conversion)
 
 
 def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
@@ -83,9 +74,9 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """
     if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
-    program: Any = base._stepper
-    if program._finish is not None:
-        patches.put(program, "_finish", meter.timed(TRANSFERS, program._finish))
+    for stepper in base.gym_steppers:
+        if stepper.finish is not None:
+            patches.put(stepper, "finish", meter.timed(TRANSFERS, stepper.finish))
 
 
 ROLLOUT_PART = engine_part(UNATTRIBUTED)
