@@ -129,6 +129,14 @@ class StageRecord:
         return f"stage {self.index} ({self.name})" if self.index >= 0 else f"the env ({self.name})"
 
     @property
+    def written(self) -> tuple[tuple[Lane, str], ...]:
+        """Direction and key of what it writes."""
+        return tuple(
+            ("inverse" if name.startswith("inverse ") else "forward", name.partition(" ")[2])
+            for name in self.writes
+        )
+
+    @property
     def has_known_role(self) -> bool:
         """True if the class of the stage says what it does."""
         return self.role != self.name
