@@ -1,4 +1,4 @@
-"""Golden values of two stages: what both received and made, for an explanation."""
+"""Reference values of two stages: what both received and made, for an explanation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def golden_sides(
     tolerance: Tolerance,
     keys: Sequence[str],
 ) -> Sides | None:
-    """Return the golden values of a key after two stages, which write ``keys``.
+    """Return the reference values of a key after two stages, which write ``keys``.
 
     If both have received the same, those of the reference are as recorded. Otherwise they are what
     its stage would have made of what the target's stage received; ``None`` if that is not known.

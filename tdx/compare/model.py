@@ -212,8 +212,8 @@ class Contract:
         libraries: Versions of the libraries.
         compare: Parts that are compared: observations and actions by default.
         stages: The env inside, then the stages.
-        inputs: Golden inputs.
-        values: Golden values by direction, stage and key.
+        inputs: Reference inputs.
+        values: Reference values by direction, stage and key.
         notes: What the contract does not cover, each a sentence.
         recording: Calls of each level, for stacks of the same kind. ``None``: the levels of this
             kind of stack cannot be observed, or the contract has version 1.
@@ -263,7 +263,7 @@ class Contract:
         return replace(of_stages, **self.tolerances.get(key, {}))
 
     def row_places(self, lane: Lane, records: int, rows: int) -> list[list[RowPlace]]:
-        """Return where the records of a golden value were recorded; empty if it is not known."""
+        """Return where the records of a reference value were recorded; empty if it is not known."""
         # A reward has no record of the reset, as an action has none.
         for first in (1,) if lane == "inverse" else (0, 1):
             places = [

@@ -505,16 +505,7 @@ class _Comparison:
 
     def _has_same_values(self, a: StageRecord, b: StageRecord) -> bool:
         """Return True if values are compared after two stages, and none differs."""
-        places = [
-            (lane, key)
-            for lane in self.lanes
-            for key in (
-                dict.fromkeys((*self._written(lane, a), *self._written(lane, b)))
-                if self.replayed is None
-                else self.replayed.keys(lane, b.index)
-            )
-            if is_compared(self.a, lane, key)
-        ]
+        places = [(lane, key) for lane in self.lanes for key in self._compared_keys(lane, a, b)]
         changes = [self._change_at(lane, key, a, b, a.tolerance) for lane, key in places]
         return bool(places) and all(change is None or change.is_allowed for change in changes)
 
@@ -585,12 +576,7 @@ class _Comparison:
                 if is_open:
                     continue
                 self._compared.add((lane, a.index))
-                if self.replayed is None:
-                    keys = list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
-                else:
-                    written = self.replayed.keys(lane, b.index)
-                    keys = [key for key in written if is_compared(self.a, lane, key)]
-                for key in keys:
+                for key in self._compared_keys(lane, a, b):
                     change = self._change_at(lane, key, a, b, a.tolerance)
                     if change is None or not (self.is_same_kind or self.causes):
                         continue
@@ -787,6 +773,13 @@ class _Comparison:
     def _written(self, lane: Lane, stage: StageRecord) -> list[str]:
         """Return the compared keys that a stage writes."""
         return [key for at, key in stage.written if at == lane and is_compared(self.a, lane, key)]
+
+    def _compared_keys(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
+        """Return the compared keys that one of two paired stages writes."""
+        if self.replayed is None:
+            return list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
+        keys = self.replayed.keys(lane, b.index)
+        return [key for key in keys if is_compared(self.a, lane, key)]
 
     def _change_at(
         self, lane: Lane, key: str, a: StageRecord, b: StageRecord, tolerance: Tolerance
