@@ -240,7 +240,7 @@ def _keep(value: object) -> object:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _to_tensor(value: Any) -> Any:
+def _to_tensor(value: Any) -> object:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
 
 

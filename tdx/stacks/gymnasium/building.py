@@ -108,7 +108,7 @@ def build_action(space: spaces.Space[object], entries: RowEntries, num_envs: int
     return _stack(rows)
 
 
-def _stack(rows: list[Any]) -> Any:
+def _stack(rows: list[Any]) -> object:
     first = rows[0]
     if isinstance(first, dict):
         return {name: _stack([row[name] for row in rows]) for name in first}

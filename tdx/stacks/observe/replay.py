@@ -172,7 +172,7 @@ def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> o
     return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
-def _first_rows(value: object, rows: int) -> Any:
+def _first_rows(value: object, rows: int) -> object:
     return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
 
 

@@ -178,7 +178,7 @@ class ParallelLevels(WrapperLevels):
         assert isinstance(level, ParallelLevel)
         return level
 
-    def _join_result(self, index: int, result: Any) -> Any:
+    def _join_result(self, index: int, result: Any) -> object:
         """Return a result as one of a single env.
 
         An agent that has left the episode has reward 0 and is terminated.
@@ -200,7 +200,7 @@ class ParallelLevels(WrapperLevels):
     def given_entries(self, index: int, given: Any) -> LevelEntries:
         return super().given_entries(index, self._level(index).join(given, of_actions=True))
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
+    def returned_entries(self, index: int, method: Method, returned: object) -> LevelEntries:
         return super().returned_entries(index, method, self._join_result(index, returned))
 
     def base_entries(self, slot: Slot, result: object) -> RowEntries:

@@ -57,7 +57,7 @@ class PufferLevels(WrapperLevels):
         return (*result[:-1], []) if slot.form.is_batch else result
 
 
-def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
+def _copy(result: Any, below: Below) -> tuple[object, ...] | None:
     return copy_result((*result[:-1], {}), below)
 
 
@@ -105,5 +105,5 @@ class PufferDriver(VectorDriver):
         result = env.reset() if seed is None else env.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         return self._check_result(result, "step", _PARTS)[0], False

@@ -29,7 +29,7 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def flatten(value: object, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the arrays in nested dicts and tuples, with their keys.
 
     Example:
@@ -76,9 +76,9 @@ def take_item(entries: Mapping[str, Any], template: Any, key: str, row: int) -> 
     )
 
 
-def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Column]]:
+def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, Column]]:
     """Return a copy of the numbers in a batch as arrays ``[N, ...]`` by key, and their forms."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     columns: dict[str, Column] = {}
     for name, data in batch.items():
         form: Literal["episodes", "list", "stacked"] = "stacked"
@@ -127,7 +127,7 @@ def build_batch(
     return batch
 
 
-def _to_array(value: Any) -> Any:
+def _to_array(value: object) -> Any:
     if isinstance(value, Tensor):
         return np.array(value.detach().cpu().numpy())
     try:

@@ -112,7 +112,7 @@ class SteppedRows:
             infos.append(info)
         return self._stacked(observations), np.array(rewards, np.float32), np.array(dones), infos
 
-    def _stacked(self, observations: Sequence[Any]) -> Any:
+    def _stacked(self, observations: Sequence[Any]) -> object:
         memory: Any = create_empty_array(self._space, self.num_envs)
         return concatenate(self._space, observations, memory)
 

@@ -120,7 +120,7 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
 
 def list_vec_wrappers(env: object) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
-    wrappers: list[Any] = []
+    wrappers: list[object] = []
     while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
         wrappers.append(env)
         env = attributes_of(env)["venv"]

@@ -155,5 +155,5 @@ class VecEnvDriver(VectorDriver):
             env.seed(seed)
         return env.reset()
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         return self._check_result(result, "step", "observation, reward, done, infos")[0], False

@@ -75,7 +75,7 @@ class TianshouLevel(Level):
         return own
 
 
-def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
+def list_levels(env: object) -> tuple[TianshouLevel, ...]:
     """List the levels of a stack, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
@@ -177,7 +177,7 @@ class TianshouLevels(WrapperLevels):
         return hook(wrap, slot, original)
 
     def _hook_step(self, wrap: Wrap, slot: Slot, original: Original) -> Original | None:
-        def whole(action: Any) -> Any:
+        def whole(action: object) -> Any:
             result = original(action)
             self.progress.latest[slot.level] = result[0]
             return result
