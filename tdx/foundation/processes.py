@@ -358,7 +358,7 @@ class MessagePipe:
             self._writer.write(_LENGTH.pack(len(data)) + data)
             self._writer.flush()
 
-    def recv(self) -> object:
+    def recv(self) -> Any:
         """Wait for the next message; EOFError if the other process has closed its end."""
         if self._on_text is not None:
             on_text, self._on_text = self._on_text, None

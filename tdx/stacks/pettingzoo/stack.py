@@ -7,7 +7,7 @@ each agent has an entry, such as ``observation.archer_0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -293,7 +293,7 @@ class PettingZooStack(LevelStack):
         left = set(self.target.agents)
         return [agent for agent in self.outer.agents if agent in left]
 
-    def driver(self, policy: Any = None) -> PettingZooDriver:
+    def driver(self, policy: object = None) -> PettingZooDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes and returns a dict by agent."""
         return PettingZooDriver(self, policy)
 
@@ -303,11 +303,11 @@ class PettingZooDriver(LevelDriver):
 
     policy_hint = "pass a function that takes observations and returns actions, both by agent"
 
-    def __init__(self, stack: PettingZooStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: PettingZooStack, policy: object) -> None:
         super().__init__(stack, policy)
         self._parallel = stack
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         result = self._stack.target.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
 
@@ -315,6 +315,6 @@ class PettingZooDriver(LevelDriver):
         stack = self._parallel
         return stack.outer.split(stack.sample_action(), stack.acting, of_actions=True)
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         observations = self._check_result(result, "step", _PARTS)[0]
         return observations, not self._stack.target.agents

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
@@ -46,6 +46,9 @@ from tdx.stacks.samples import (
 )
 from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.states import StateKeeper
+
+if TYPE_CHECKING:
+    from tdx.envs.gym.interface import Info
 
 _ACTIONS, _FOR_ENV = "actions", "actions_for_env"
 _KEPT = "episode.obs"
@@ -87,20 +90,18 @@ class EnvSource(SampleSource):
         self.context, self._env = context, env
         self._ended = np.zeros(context.rows, bool)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Sample, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Sample, Info]:
         sample, info = super().reset(seed=seed)
         if self._env is not None:
             sample = dict(flatten(self._env.reset(seed=seed)[0], _KEPT))
         self._ended = np.zeros(self.context.rows, bool)
         return sample, info
 
-    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, Info]:
         """Return the next observations; the env resets its sub-envs itself."""
         starts, rows = self._ended, self.context.rows
         zeros = np.zeros(rows), np.zeros(rows, bool), np.zeros(rows, bool)
-        info: dict[str, Any] = {"starts": starts, "written": dict(self.context.latest)}
+        info: Info = {"starts": starts, "written": dict(self.context.latest)}
         if self._env is None:
             sample, *_ = super().step(action)
             rewards, terminated, truncated = zeros

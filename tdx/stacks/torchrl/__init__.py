@@ -6,7 +6,7 @@ The functions here import torchrl when they are called, and check its version fi
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdx.foundation.errors import MissingPackageError, install_extra
 
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def to_torchrl(env: EnvBase) -> object:
+def to_torchrl(env: EnvBase) -> Any:
     """Return a TorchRL env that runs an env of tdx.
 
     Collectors, ``SerialEnv``, ``ParallelEnv``, ``TransformedEnv``, losses and ``check_env_specs``
@@ -112,7 +112,7 @@ def from_torchrl_transform(transform: object) -> Transform:
     return adopt_transform(transform)
 
 
-def to_torchrl_spec(spec: TensorSpec) -> object:
+def to_torchrl_spec(spec: TensorSpec) -> Any:
     """Convert a spec of tdx to the spec of TorchRL with the same values.
 
     Args:
