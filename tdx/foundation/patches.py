@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from types import MethodType
 from typing import Any, Self
 
@@ -131,3 +132,13 @@ def without_hooks(attributes: dict[str, object]) -> dict[str, object]:
 
 def _is_hook(value: object) -> bool:
     return type(value) is MethodType and hasattr(value.__func__, "is_hook")
+
+
+def recording_thread(function: Callable[..., object], threads: set[int]) -> Callable[..., object]:
+    """Return a function that adds the thread of each call to ``threads``, and calls another one."""
+
+    def record_thread(*args: object, **kwargs: object) -> object:
+        threads.add(get_ident())
+        return function(*args, **kwargs)
+
+    return record_thread

@@ -14,19 +14,25 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, StageArrays, unbounded_box
+from tdx.stacks.samples import (
+    Part,
+    Sample,
+    SampleStack,
+    Spaces,
+    StageArrays,
+    to_array,
+    unbounded_box,
+)
 from tdx.stacks.sources import class_location
 from tdx.stacks.states import StateKeeper
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
-_NUMERIC = "biuf"
 Form = Callable[[object], object]
 """Converts an array to what a part takes."""
 
@@ -317,15 +323,3 @@ def _boxes(sample: Sample) -> Iterator[tuple[str, Box]]:
         array = to_array(value)
         if array is not None:
             yield key, unbounded_box(array)
-
-
-def to_array(value: object) -> NDArray[Any] | None:
-    """Return numbers as an array; ``None`` for anything else."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError):
-        return None
-    return array if array.dtype.kind in _NUMERIC else None

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from threading import get_ident
-from typing import Any
 
 from tensordict import TensorDictBase
 
@@ -34,7 +32,7 @@ from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.envs.gym.wrappers import CheckedValues
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.patches import Patches, instance_dict
+from tdx.foundation.patches import Patches, instance_dict, recording_thread
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.native_levels import ChainLevels
@@ -175,22 +173,8 @@ def _attach_to_env(
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
     for inner in (base, *list_transformed_envs(env)):
-        _note_threads(inner, patches, threads)
-
-
-def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
-    step, rollout = env.step, env.rollout
-
-    def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
-        threads.add(get_ident())
-        return step(tensordict)
-
-    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
-        threads.add(get_ident())
-        return rollout(*args, **kwargs)
-
-    patches.put(env, "step", noted_step)
-    patches.put(env, "rollout", noted_rollout)
+        for name in ("step", "rollout"):
+            patches.put(inner, name, recording_thread(getattr(inner, name), threads))
 
 
 def _timed_iter_rollout(
@@ -200,11 +184,7 @@ def _timed_iter_rollout(
 
     def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)
-
-        def next_chunk() -> object:
-            threads.add(get_ident())
-            return next(chunks, None)
-
+        next_chunk = recording_thread(lambda: next(chunks, None), threads)
         following = meter.timed(ROLLOUT_PART, next_chunk)
         while (chunk := following()) is not None:
             yield chunk

@@ -264,15 +264,21 @@ def _entries(sample: object) -> LevelEntries:
     return {str(key): _to_tensor(value) for key, value in sample.items()}
 
 
-def _to_tensor(value: object) -> object:
-    if isinstance(value, Tensor | str | bytes):
-        return value
+def to_array(value: object) -> NDArray[Any] | None:
+    """Return numbers as an array, also those of images and lists; ``None`` for anything else."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
     try:
-        # Images, lists and numbers too.
         array = np.asarray(value)
     except (ValueError, TypeError):
-        return value
-    if array.dtype.kind not in "biuf":
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _to_tensor(value: object) -> object:
+    array = None if isinstance(value, Tensor) else to_array(value)
+    if array is None:
         return value
     is_wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
     return torch.from_numpy((array.astype(np.int64) if is_wide else array).copy())
