@@ -382,7 +382,7 @@ def _exact_identity(
     return f"{identity} {dict(stage.arguments)!r} {state!r} {values!r}"
 
 
-def align_all(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
+def align_all(a: Contract, b: Contract, tags: Tags) -> list[Pair]:
     """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
     pairs = align(a, b, tags)
     ours, theirs = (

@@ -200,7 +200,8 @@ def _array(value: object) -> Array:
     return value if isinstance(value, np.ndarray) else np.asarray(value)
 
 
-def _rename_map(step: Step) -> Mapping[str, str]:
+def rename_map(step: Step) -> Mapping[str, str]:
+    """Return the new keys of a step that renames observations, by the old ones."""
     declared = step.config.get("rename_map")
     if not isinstance(declared, dict):
         return {}
@@ -208,7 +209,7 @@ def _rename_map(step: Step) -> Mapping[str, str]:
 
 
 def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
-    names = _rename_map(step)
+    names = rename_map(step)
     return {
         names.get(key, key) if key.startswith("observation") else key: value
         for key, value in sample.items()
@@ -216,7 +217,7 @@ def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
 
 
 def _rename_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
-    names = _rename_map(step)
+    names = rename_map(step)
     renamed = {key: names.get(key, key) for key in leaves if key.startswith("observation")}
     return {
         renamed.get(key, key): replace(leaf, key=renamed.get(key, key))
