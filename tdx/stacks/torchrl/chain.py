@@ -228,9 +228,6 @@ class TorchRLBase(EnvBase):
         self._in_chain = in_chain
         self._seed_options = seed_options
         self._next_reset: Mapping[str, Any] = {}
-        self._read_specs()
-
-    def _read_specs(self) -> None:
         for part in _PARTS:
             spec = convert_from_torchrl(getattr(self.original, part)).clone()
             setattr(self, part, spec.unlock_().to(self.device))
