@@ -1,4 +1,4 @@
-"""Golden values of two stages: what both received and made, for an explanation."""
+"""Reference values of two stages: what both received and made, for an explanation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def golden_sides(
     tolerance: Tolerance,
     keys: Sequence[str],
 ) -> Sides | None:
-    """Return the golden values of a key after two stages, which write ``keys``.
+    """Return the reference values of a key after two stages, which write ``keys``.
 
     If both have received the same, those of the reference are as recorded. Otherwise they are what
     its stage would have made of what the target's stage received; ``None`` if that is not known.
@@ -138,9 +138,7 @@ def predict_each_other(
     ``None``: what they do is not known.
     """
     checked = False
-    for name in stages[0].writes:
-        lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
-        key = name.partition(" ")[2]
+    for lane, key in stages[0].written:
         first, second = (
             extra_sides(contract, lane, key, stage, is_made=True)
             for contract, stage in zip(contracts, stages, strict=True)
@@ -165,10 +163,9 @@ def predict_each_other(
 def renamed_key(contract: Contract, lane: Lane, stage: StageRecord) -> Explanation | None:
     """Return that a stage writes a key with the values of another one, if it does so."""
     inside = -1 if lane == "forward" else 1
-    written = [name.partition(" ")[2] for name in stage.writes if name.startswith(lane)]
     # The policy is outside of the last stage.
     before = contract.stage(min(stage.index + inside, contract.last)).specs
-    for name in written:
+    for name in (key for at, key in stage.written if at == lane):
         made, _ = contract.value_at(lane, stage.index, name)
         for spec in before:
             received, _ = contract.value_at(lane, stage.index + inside, spec.key)

@@ -129,6 +129,14 @@ class StageRecord:
         return f"stage {self.index} ({self.name})" if self.index >= 0 else f"the env ({self.name})"
 
     @property
+    def written(self) -> tuple[tuple[Lane, str], ...]:
+        """Direction and key of what it writes."""
+        return tuple(
+            ("inverse" if name.startswith("inverse ") else "forward", name.partition(" ")[2])
+            for name in self.writes
+        )
+
+    @property
     def has_known_role(self) -> bool:
         """True if the class of the stage says what it does."""
         return self.role != self.name
@@ -204,8 +212,8 @@ class Contract:
         libraries: Versions of the libraries.
         compare: Parts that are compared: observations and actions by default.
         stages: The env inside, then the stages.
-        inputs: Golden inputs.
-        values: Golden values by direction, stage and key.
+        inputs: Reference inputs.
+        values: Reference values by direction, stage and key.
         notes: What the contract does not cover, each a sentence.
         recording: Calls of each level, for stacks of the same kind. ``None``: the levels of this
             kind of stack cannot be observed, or the contract has version 1.
@@ -255,7 +263,7 @@ class Contract:
         return replace(of_stages, **self.tolerances.get(key, {}))
 
     def row_places(self, lane: Lane, records: int, rows: int) -> list[list[RowPlace]]:
-        """Return where the records of a golden value were recorded; empty if it is not known."""
+        """Return where the records of a reference value were recorded; empty if it is not known."""
         # A reward has no record of the reset, as an action has none.
         for first in (1,) if lane == "inverse" else (0, 1):
             places = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice, pairwise, product
 
 from tdx.compare.alignment import Status, match_stages
-from tdx.compare.model import Contract, StageRecord
+from tdx.compare.model import Contract, Lane, StageRecord
 from tdx.compare.values import EXACT, Tolerance, digest, float_tolerance
 
 PASSIVE = ("plumbing", "monitor", "limit")
@@ -382,7 +382,7 @@ def _exact_identity(
     return f"{identity} {dict(stage.arguments)!r} {state!r} {values!r}"
 
 
-def align_all(a: Contract, b: Contract, tags: Tags = frozenset()) -> list[Pair]:
+def align_all(a: Contract, b: Contract, tags: Tags) -> list[Pair]:
     """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
     pairs = align(a, b, tags)
     ours, theirs = (
@@ -434,7 +434,7 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     """Return True if a stage changes a compared key, or keeps a state."""
     if stage.role in PASSIVE or (stage.role in REWARD_ROLES and "reward" not in contract.compare):
         return False
-    if any(_is_compared(contract, name) for name in stage.writes):
+    if any(is_compared(contract, *written) for written in stage.written):
         return True
     if stage.state and not stage.writes:
         return True
@@ -449,11 +449,10 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     return stage.has_known_role or (not stage.writes and may_act)
 
 
-def _is_compared(contract: Contract, written: str) -> bool:
-    lane, _, key = written.partition(" ")
-    return (lane == "inverse" and "action" in contract.compare) or part_of(
-        contract, key
-    ) in contract.compare
+def is_compared(contract: Contract, lane: Lane, key: str) -> bool:
+    """Return True if the values of a key are compared: in the inverse direction all are actions."""
+    part = "action" if lane == "inverse" else part_of(contract, key)
+    return part in contract.compare
 
 
 def part_of(contract: Contract, key: str) -> str:

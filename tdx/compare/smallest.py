@@ -63,7 +63,7 @@ def find_smallest(
     keys = [key]
     if b is not None and any(tensor.name == key for tensor in b.state):
         # The values show what the state changes.
-        keys = list(dict.fromkeys(name.partition(" ")[2] for name in b.writes))
+        keys = list(dict.fromkeys(name for _, name in b.written))
     for lane, name in product(lanes, keys):
         # A stage that the target lacks has made no calls.
         if replayed is None or b is None:

@@ -36,6 +36,7 @@ from tdx.compare.roles import (
     Pair,
     Tags,
     align_all,
+    is_compared,
     part_of,
     relevant_stages,
 )
@@ -123,7 +124,7 @@ def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
     for side, contract, other in ((a.noun, a, b), ("target", b, a)):
         known = {stage.name if a.kind == b.kind else stage.role for stage in other.stages}
         for stage in contract.stages[1:]:
-            keys = [name.partition(" ")[2] for name in stage.writes]
+            keys = [key for _, key in stage.written]
             added = [key for key in keys if part_of(contract, key) in ("observation", "state")]
             is_known = stage.name in known or stage.role in known
             if stage.role == "monitor" and added and not is_known:
@@ -229,11 +230,11 @@ class _Comparison:
             keys = self._end_keys(lane, end.index)
             places += [((lane, end.index, key), lane in self._compared_ends) for key in keys]
         values = compared = 0
-        for place, is_compared in places:
+        for place, has_sides in places:
             recorded, _ = self.a.value_at(*place)
             count = 0 if recorded is None else len(recorded.numbers)
             values += count
-            compared += count * is_compared
+            compared += count * has_sides
         indices = {index for _, index in self._compared}
         compared_stages = sum(stage.index in indices for stage in stages)
         others = len(self.a.stages) - 1 - len(stages)
@@ -300,8 +301,8 @@ class _Comparison:
         if self.replayed is not None:
             keys = self.replayed.keys("forward", b.index)
         else:
-            written = dict.fromkeys((*a.writes, *b.writes))
-            keys = [name.partition(" ")[2] for name in written if name.startswith("forward ")]
+            written = dict.fromkeys((*a.written, *b.written))
+            keys = [key for lane, key in written if lane == "forward"]
         for key in keys:
             if part_of(self.a, key) == "reward":
                 change = self._change_at("forward", key, a, b, a.tolerance)
@@ -317,9 +318,7 @@ class _Comparison:
             return False
         if self.replayed is not None and self.a.recording is not None:
             return effect_of(self.a.recording, a.index).changed == 0
-        for name in a.writes:
-            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
-            key = name.partition(" ")[2]
+        for lane, key in a.written:
             inside = a.index - 1 if lane == "forward" else a.index + 1
             received, made = (self.a.value_at(lane, i, key)[0] for i in (inside, a.index))
             if received is None or made is None or compare_values(received, made, EXACT):
@@ -506,16 +505,7 @@ class _Comparison:
 
     def _has_same_values(self, a: StageRecord, b: StageRecord) -> bool:
         """Return True if values are compared after two stages, and none differs."""
-        places = [
-            (lane, key)
-            for lane in self.lanes
-            for key in (
-                dict.fromkeys((*self._written(lane, a), *self._written(lane, b)))
-                if self.replayed is None
-                else self.replayed.keys(lane, b.index)
-            )
-            if self._is_compared(lane, key)
-        ]
+        places = [(lane, key) for lane in self.lanes for key in self._compared_keys(lane, a, b)]
         changes = [self._change_at(lane, key, a, b, a.tolerance) for lane, key in places]
         return bool(places) and all(change is None or change.is_allowed for change in changes)
 
@@ -586,12 +576,7 @@ class _Comparison:
                 if is_open:
                     continue
                 self._compared.add((lane, a.index))
-                if self.replayed is None:
-                    keys = list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
-                else:
-                    written = self.replayed.keys(lane, b.index)
-                    keys = [key for key in written if self._is_compared(lane, key)]
-                for key in keys:
+                for key in self._compared_keys(lane, a, b):
                     change = self._change_at(lane, key, a, b, a.tolerance)
                     if change is None or not (self.is_same_kind or self.causes):
                         continue
@@ -787,11 +772,14 @@ class _Comparison:
 
     def _written(self, lane: Lane, stage: StageRecord) -> list[str]:
         """Return the compared keys that a stage writes."""
-        written = (name.partition(" ") for name in stage.writes)
-        return [key for at, _, key in written if at == lane and self._is_compared(lane, key)]
+        return [key for at, key in stage.written if at == lane and is_compared(self.a, lane, key)]
 
-    def _is_compared(self, lane: Lane, key: str) -> bool:
-        return lane in self.lanes and (lane == "inverse" or part_of(self.a, key) in self.a.compare)
+    def _compared_keys(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
+        """Return the compared keys that one of two paired stages writes."""
+        if self.replayed is None:
+            return list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
+        keys = self.replayed.keys(lane, b.index)
+        return [key for key in keys if is_compared(self.a, lane, key)]
 
     def _change_at(
         self, lane: Lane, key: str, a: StageRecord, b: StageRecord, tolerance: Tolerance
@@ -903,7 +891,7 @@ class _Comparison:
         for lane in self.lanes:
             if self.replayed is not None:
                 places = [place for place in self.replayed.extra if place[:2] == (lane, b.index)]
-                keys = [key for _, _, key in places if self._is_compared(lane, key)]
+                keys = [key for _, _, key in places if is_compared(self.a, lane, key)]
             else:
                 keys = self._written(lane, b)
             for name in sorted(keys, key=lambda name: name != key):
@@ -954,11 +942,9 @@ class _Comparison:
             yield StageRow(a, b, status, differences, tuple(self._key_rows(a, b)))
 
     def _key_rows(self, a: StageRecord | None, b: StageRecord | None) -> Iterator[KeyRow]:
-        writes = {name for side in (a, b) if side is not None for name in side.writes}
-        for name in sorted(writes):
-            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
-            key = name.partition(" ")[2]
-            if not self._is_compared(lane, key):
+        writes = {written for side in (a, b) if side is not None for written in side.written}
+        for lane, key in sorted(writes):
+            if not is_compared(self.a, lane, key):
                 continue
             one, tolerance = (None, EXACT)
             if a is not None:
@@ -998,7 +984,7 @@ def _position(pair: Pair) -> tuple[int, int]:
 
 def _first_key(stage: StageRecord) -> str | None:
     """Return the key that a stage changes: an observation or an action before a reward."""
-    names = [name.partition(" ")[2] for name in stage.writes]
+    names = [key for _, key in stage.written]
     rest = [name for name in names if name.rpartition(".")[2] != "reward"]
     # Statistics that have counted nothing may change nothing.
     declared = [spec.key for spec in stage.specs if spec.part == "observation" and stage.state]
@@ -1017,7 +1003,7 @@ def passive_keys(contract: Contract) -> set[str]:
 
 def _changes_rewards(stage: StageRecord) -> bool:
     return stage.role in REWARD_ROLES or any(
-        name.rpartition(" ")[2].rpartition(".")[2] == "reward" for name in stage.writes
+        key.rpartition(".")[2] == "reward" for _, key in stage.written
     )
 
 

@@ -49,7 +49,7 @@ def compare_states(
     )
     if any(in_rows):
         ours, theirs = _common_rows(ours, theirs, in_rows)
-    key = next((name.partition(" ")[2] for name in (*a.writes, *b.writes)), None)
+    key = next((key for _, key in (*a.written, *b.written)), None)
     # A contract is what is left of a training.
     origin = "training" if noun == "contract" else noun
 
@@ -185,7 +185,7 @@ def _fresh_statistics(
         return None
     if bool(center.value.any()) or bool((width.value != 1).any()):
         return None
-    keys = [write.partition(" ")[2] for write in (*a.writes, *b.writes)]
+    keys = [key for _, key in (*a.written, *b.written)]
     key = next((key for key in keys if display_key(key) == prefix), next(iter(keys), None))
     text = f"its statistics are fresh: {center.name} is 0, and {width.name} is 1"
     hint = f"load the statistics of the {origin} into {b.name}"

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tdx.compare.replay import MAX_ROWS
 from tdx.compare.values import digest
-from tdx.contracts.decoding import damaged
+from tdx.contracts.decoding import damaged, unpack
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.stacks.observe import MAX_EVENTS, OPAQUE, CallRecording, Event, LevelForm, RecordedMethod
@@ -86,7 +86,7 @@ def _bytes(raw: bytes) -> Tensor:
 def encode_recording(recording: CallRecording) -> tuple[bytes, dict[str, Tensor]]:
     """Return the content of ``calls.json``, and the tensors that belong to it."""
     encoder = _Encoder()
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
 
     def add(event: Event, parent: int | None) -> None:
         index = len(rows)
@@ -272,10 +272,7 @@ class _Decoder:
                 raise damaged(self._name, f"its arrays have more than {MAX_ARRAY_BYTES:,} bytes")
             raw = self._tensors[f"calls/{index}"].numpy().tobytes()
             if entry["packed"]:
-                try:
-                    raw = zlib.decompressobj().decompress(raw, size + 1)
-                except zlib.error as error:
-                    raise damaged(self._name, f"array {index} cannot be unpacked") from error
+                raw = unpack(raw, size, self._name, f"array {index}")
             if len(raw) != size:
                 raise damaged(self._name, f"array {index} does not have its declared size")
             array = np.frombuffer(raw, dtype=dtype).reshape(shape).copy()

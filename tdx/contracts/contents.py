@@ -67,19 +67,17 @@ class ContractContents(Result):
 
 def summarize_contract(contract: Contract, path: str | Path) -> ContractContents:
     """Return what a contract covers."""
-    stages = []
-    for stage in contract.stages:
-        written = [name.partition(" ") for name in stage.writes]
-        stages.append(
-            ContractStage(
-                stage.index,
-                stage.name,
-                stage.role,
-                tuple(f"{lane} {display_key(key)}" for lane, _, key in written),
-                tuple(record.name for record in stage.state),
-                stage.random,
-            )
+    stages = tuple(
+        ContractStage(
+            stage.index,
+            stage.name,
+            stage.role,
+            tuple(f"{lane} {display_key(key)}" for lane, key in stage.written),
+            tuple(record.name for record in stage.state),
+            stage.random,
         )
+        for stage in contract.stages
+    )
     return ContractContents(
         str(path),
         contract.kind,
@@ -88,7 +86,7 @@ def summarize_contract(contract: Contract, path: str | Path) -> ContractContents
         contract.steps,
         contract.compare,
         contract.libraries,
-        tuple(stages),
+        stages,
         {display_key(key): fields for key, fields in contract.tolerances.items()},
         contract.notes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -42,3 +43,14 @@ def parse_tensors(data: bytes, name: str) -> dict[str, Tensor]:
         *(AttributeError, MemoryError),
     ) as error:
         raise damaged(name, f"not a safetensors file: {get_first_line(error)}") from error
+
+
+def unpack(data: bytes, size: int, name: str, what: str) -> bytes:
+    """Return the ``size`` bytes that were compressed; StorageError if there are more or fewer."""
+    try:
+        raw = zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as error:
+        raise damaged(name, f"{what} cannot be unpacked: {error}") from error
+    if len(raw) != size:
+        raise damaged(name, f"{what} does not have the size that it declares")
+    return raw

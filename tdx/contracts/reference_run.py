@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tdx.stacks import Stack, StackState
 
 STEPS = 12
-"""Golden steps by default."""
+"""Reference steps by default."""
 _MAX_CALLS = 64
 
 
@@ -47,8 +47,8 @@ def collect_inputs(
 ) -> tuple[Segment, ...]:
     """Step a stack with random actions, and record what its env returns.
 
-    The flags of the inputs are false: the golden episodes do not end by themselves. There are two,
-    for the second one shows what a reset leaves behind.
+    The flags of the inputs are false: the episodes do not end by themselves. There are two, for the
+    second one shows what a reset leaves behind.
 
     Raises:
         TdxError: The env or a stage raised.

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 from tdx.compare.roles import PASSIVE, role_of
 from tdx.compare.statistics import is_of_episode, is_statistic
 from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
-from tdx.foundation.errors import ArgumentError, StorageError, Where, explain_os_error
-from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
+from tdx.foundation.errors import ArgumentError, StorageError, Where
+from tdx.foundation.files import (
+    check_replaceable,
+    report_read_errors,
+    report_write_errors,
+    write_atomically,
+)
 from tdx.foundation.untrusted import MAX_POLICY_BYTES, read_limited
 from tdx.stacks import open_stack
 
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.stacks import Stack, StackState
+
+
+_HINT = "`tdx inspect state --export` writes such a file"
 
 
 def save_state(env: object, path: str | Path, *, force: bool = False) -> tuple[str, ...]:
@@ -93,15 +101,8 @@ def load_state(env: object, path: str | Path) -> tuple[str, ...]:
 
 
 def _read(stack: Stack, path: str | Path) -> dict[int, dict[str, Tensor]]:
-    try:
+    with report_read_errors(path, _HINT):
         data = read_limited(Path(path), MAX_POLICY_BYTES)
-    except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"cannot read {path}: {explain_os_error(error)}",
-            hint="`tdx inspect state --export` writes such a file",
-        ) from error
     names = {stage.index: stage.name for stage in stack.stages}
     state: dict[int, dict[str, Tensor]] = {}
     for full, value in parse_tensors(data, str(path)).items():
@@ -109,7 +110,7 @@ def _read(stack: Stack, path: str | Path) -> dict[int, dict[str, Tensor]]:
         if len(rest) != 3 or not rest[0].isdecimal() or len(rest[0]) > 6:
             raise StorageError(
                 f"{path} is not a state of a stack: {full!r:.60}",
-                hint="`tdx inspect state --export` writes such a file",
+                hint=_HINT,
             )
         if kind != stack.kind:
             raise ArgumentError(

@@ -31,7 +31,7 @@ from tdx.compare.model import (
 )
 from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.contracts.calls_file import decode_recording, encode_recording
-from tdx.contracts.decoding import HINT, damaged, parse_tensors, tensors_to_bytes
+from tdx.contracts.decoding import HINT, damaged, parse_tensors, tensors_to_bytes, unpack
 from tdx.contracts.tolerances import with_tolerances
 from tdx.foundation.container import Container, read_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
@@ -169,7 +169,7 @@ def _to_document(
         for place, values in contract.values.items()
         if values.digests
     }
-    golden: dict[str, Any] = {"file": NUMBERS, "sha256": content_hash(numbers)}
+    golden: dict[str, object] = {"file": NUMBERS, "sha256": content_hash(numbers)}
     if calls is not None:
         golden["calls"] = content_hash(calls)
     if contract.golden_random:
@@ -181,7 +181,7 @@ def _to_document(
         golden["pixels"] = dict(packed)
     if reduced:
         golden["thumbnails"] = reduced
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "contract": VERSION,
         "kind": contract.kind,
         "env": contract.env,
@@ -209,7 +209,7 @@ def content_hash(data: bytes) -> str:
 
 def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, object]:
     """Convert a stage; specs that are those of the stage inside are left out."""
-    data: dict[str, Any] = {"stage": stage.index, "name": stage.name, "role": stage.role}
+    data: dict[str, object] = {"stage": stage.index, "name": stage.name, "role": stage.role}
     if stage.arguments:
         data["arguments"] = dict(stage.arguments)
     if inside is None or stage.specs != inside.specs:
@@ -344,7 +344,7 @@ def _value_name(place: Place) -> str:
 def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
     """Return the tensors of a contract by name, and the shapes of the packed ones."""
     tensors: dict[str, Tensor] = {}
-    packed: dict[str, dict[str, Any]] = {}
+    packed: dict[str, dict[str, object]] = {}
     for place, values in contract.values.items():
         tensors[_value_name(place)] = values.numbers
     for stage in contract.stages:
@@ -404,7 +404,7 @@ def _read_states(
 def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tuple[Segment, ...]:
     episodes = golden.shape("episodes")
     if not 1 <= len(episodes) <= _MAX_SEGMENTS:
-        raise damaged(file, f"it has {len(episodes)} golden episodes")
+        raise damaged(file, f"it has {len(episodes)} reference episodes")
     packed = dict(golden.named_objects("pixels"))
     segments: list[Segment] = []
     for index, steps in enumerate(episodes):
@@ -420,9 +420,9 @@ def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tu
         segment = Segment(*groups)
         lengths = [entry.shape[:2] for entries in groups for entry in entries.values()]
         if not groups[0] or any(len(length) < 2 or 0 in length for length in lengths):
-            raise damaged(file, f"the golden episode {index} has no inputs")
+            raise damaged(file, f"the reference episode {index} has no inputs")
         if segment.steps != steps or max(length[0] for length in lengths) > _MAX_RECORDS:
-            raise damaged(file, f"the golden episode {index} has not {steps} steps")
+            raise damaged(file, f"the reference episode {index} has not {steps} steps")
         segments.append(segment)
     return tuple(segments)
 
@@ -435,13 +435,9 @@ def _unpack(value: Tensor, fields: Fields, name: str) -> Tensor:
     size = torch.Size(shape).numel() * dtype.itemsize
     if size > MAX_GOLDEN_BYTES:
         raise fields.damaged(f"{name} declares {size:,} bytes")
-    unpacker = zlib.decompressobj()
-    try:
-        raw = unpacker.decompress(value.contiguous().numpy().tobytes(), size + 1)
-    except (zlib.error, TypeError) as error:
-        raise fields.damaged(f"{name} cannot be unpacked: {error}") from error
-    if len(raw) != size:
-        raise fields.damaged(f"{name} does not have the size that it declares")
+    if value.dtype is not torch.uint8:
+        raise fields.damaged(f"{name} cannot be unpacked: its dtype is {value.dtype}")
+    raw = unpack(value.contiguous().numpy().tobytes(), size, fields.source, name)
     return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
 
 

@@ -26,7 +26,7 @@ def current_accelerator() -> torch.device | None:
     return None
 
 
-def target_device(*args: Any, **kwargs: Any) -> torch.device | None:
+def target_device(*args: object, **kwargs: object) -> torch.device | None:
     """Return the device in arguments of ``nn.Module.to``; ``None`` if they name none."""
     given = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
     if isinstance(given, torch.Tensor):

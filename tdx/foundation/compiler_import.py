@@ -21,7 +21,7 @@ LIBRARY = "tensordict"
 MARKS = ("allow_in_graph", "assume_constant_result")
 """Functions of ``torch.compiler`` that TensorDict calls during its import."""
 
-Mark: TypeAlias = Callable[[Any], Any]
+Mark: TypeAlias = Callable[[object], object]
 
 
 class CompilerImport(MetaPathFinder):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Self, TypeVar
 
 from tdx.foundation.errors import OutputError, StorageError, explain_os_error
 from tdx.foundation.folders import (
@@ -369,7 +369,7 @@ def append_line(descriptor: int, line: bytes, offset: int, *, sync: bool) -> Non
         raise
 
 
-def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
+def seal(data: Mapping[str, object], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
     r"""Return a JSON object as sealed text, and its checksum.
 
     A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before

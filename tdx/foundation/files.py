@@ -275,7 +275,6 @@ def report_read_errors(
     hint: str = "check its permissions",
     *,
     missing: TdxError | None = None,
-    kind: type[TdxError] = StorageError,
 ) -> Iterator[None]:
     """Turn errors of the system into one sentence, or into ``missing`` if there is no such path.
 
@@ -288,7 +287,7 @@ def report_read_errors(
             raise
         if missing is not None and isinstance(error, (FileNotFoundError, NotADirectoryError)):
             raise missing from None
-        raise kind(
+        raise StorageError(
             f"cannot read {path}: {explain_os_error(error)}",
             hint=SYSTEM_HINTS.get(error.errno or 0, hint),
         ) from error

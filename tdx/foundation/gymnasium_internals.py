@@ -18,7 +18,7 @@ def time_limit_of(wrapper: Any) -> int:
     return int(wrapper._max_episode_steps)
 
 
-def recorded_arguments(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def recorded_arguments(attributes: Mapping[str, object]) -> Mapping[str, object] | None:
     """Return the constructor arguments among a wrapper's attributes; ``None`` if it records none.
 
     The alternative is an attribute of the same name, which not every argument has.

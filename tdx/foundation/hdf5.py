@@ -72,7 +72,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
 def _datasets(path: Path, file: h5py.File, most: int) -> Iterator[tuple[str, h5py.Dataset]]:
     import h5py
 
-    visited: set[Any] = {h5py.h5o.get_info(file.id).addr}
+    visited: set[object] = {h5py.h5o.get_info(file.id).addr}
     pending: list[tuple[str, h5py.Group]] = [("", file["/"])]
     while pending:
         prefix, group = pending.pop()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from types import MethodType
 from typing import Any, Self
 
 from tdx.foundation.errors import ArgumentError
 
-_MISSING: Any = object()
+_MISSING: object = object()
 
 
-def instance_dict(owner: Any) -> dict[str, Any] | None:
+def instance_dict(owner: object) -> dict[str, object] | None:
     """Return the ``__dict__`` of an object itself; ``None`` if it has none."""
     try:
         own = object.__getattribute__(owner, "__dict__")
@@ -72,9 +73,9 @@ class Patches:
 
     def hook(
         self,
-        owner: Any,
+        owner: object,
         name: str,
-        wrap: Callable[[Callable[..., Any]], Callable[..., Any] | None],
+        wrap: Callable[[Callable[..., object]], Callable[..., object] | None],
     ) -> None:
         """Call what ``wrap`` returns for a method of an instance instead of it; ``None``: it stays.
 
@@ -98,7 +99,7 @@ class Patches:
             return
         call = [replacement]
 
-        def hook(this: Any, *args: Any, **kwargs: Any) -> Any:
+        def hook(this: object, *args: object, **kwargs: object) -> object:
             if this is owner:
                 return call[0](*args, **kwargs)
             # A copy of the instance has this function too, bound to the copy.
@@ -124,10 +125,20 @@ def _restore(own: dict[str, Any], name: str, before: Any) -> None:
         own[name] = before
 
 
-def without_hooks(attributes: dict[str, Any]) -> dict[str, Any]:
+def without_hooks(attributes: dict[str, object]) -> dict[str, object]:
     """Return the attributes of an instance for a copy of it, without replaced methods."""
     return {name: value for name, value in attributes.items() if not _is_hook(value)}
 
 
-def _is_hook(value: Any) -> bool:
+def _is_hook(value: object) -> bool:
     return type(value) is MethodType and hasattr(value.__func__, "is_hook")
+
+
+def recording_thread(function: Callable[..., object], threads: set[int]) -> Callable[..., object]:
+    """Return a function that adds the thread of each call to ``threads``, and calls another one."""
+
+    def record_thread(*args: object, **kwargs: object) -> object:
+        threads.add(get_ident())
+        return function(*args, **kwargs)
+
+    return record_thread

@@ -15,12 +15,9 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tdx.foundation.errors import PluginError, TdxError, summarize_error
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 Group = Literal["tdx.transforms", "tdx.rules", "tdx.exporters", "tdx.stacks"]
 T = TypeVar("T")
@@ -117,8 +114,12 @@ def find_plugins(group: Group) -> tuple[Plugin, ...]:
     from importlib.metadata import entry_points
 
     # A package that is on the path twice is found twice; the first one counts.
-    found = dict.fromkeys(_describe(group, entry) for entry in entry_points(group=group))
-    return tuple(sorted(found, key=lambda each: (each.name, each.package)))
+    plugins: dict[Plugin, None] = {}
+    for entry in entry_points(group=group):
+        package = entry.dist
+        name = "an unknown package" if package is None else f"{package.name} {package.version}"
+        plugins[Plugin(group, entry.name, entry.value, name)] = None
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.package)))
 
 
 def installed_version(package: str) -> str | None:
@@ -134,12 +135,6 @@ def installed_version(package: str) -> str | None:
 def all_plugins() -> list[Plugin]:
     """Return the plugins of all groups, without importing them."""
     return [plugin for group in GROUPS for plugin in find_plugins(group)]
-
-
-def _describe(group: Group, entry: EntryPoint) -> Plugin:
-    package = entry.dist
-    name = "an unknown package" if package is None else f"{package.name} {package.version}"
-    return Plugin(group, entry.name, entry.value, name)
 
 
 @cache

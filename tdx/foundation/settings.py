@@ -313,7 +313,7 @@ def _load_table(name: str) -> tuple[Path, str, dict[str, Any]]:
     return path, text, dict(table)
 
 
-def _parse_toml(path: Path, data: bytes) -> tuple[str, dict[str, Any]]:
+def _parse_toml(path: Path, data: bytes) -> tuple[str, dict[str, object]]:
     import tomllib
 
     try:

@@ -263,7 +263,7 @@ _FROM_NUMBERS = (
 _CHECKED_ON_HOST = ("one_hot", "quantile", "nanquantile")
 """Functions that check the values of tensors only if these are on the host."""
 _T = torch.Tensor
-_QUERIES: dict[Any, Callable[[bool], object]] = {
+_QUERIES: dict[object, Callable[[bool], object]] = {
     _T.device.__get__: lambda here: DEVICE if here else _CPU,
     _T.is_cuda.__get__: lambda here: here,  # type: ignore[attr-defined]
     _T.is_cpu.__get__: lambda here: not here,  # type: ignore[attr-defined]
@@ -299,7 +299,9 @@ class _Functions(TorchFunctionMode):
                 if func in (_T.to, _T.cuda, _T.cpu):
                     return self._move(func, name, subject, args[1:], kwargs)
                 if func is _T.pin_memory:
-                    return self._pin(subject)
+                    pinned = subject.clone()
+                    setattr(pinned.untyped_storage(), _PINNED, True)
+                    return pinned
                 if func is _T.is_pinned:
                     return hasattr(subject.untyped_storage(), _PINNED)
                 if name == "where":
@@ -316,7 +318,9 @@ class _Functions(TorchFunctionMode):
                             "to copy the tensor to host memory first."
                         )
                     if func is _T.tolist or func in _PRINTS:
-                        device.copy("to host", _called(name), subject.nbytes)
+                        is_print = name.startswith("__")
+                        call = "print or format of a tensor" if is_print else f"{name}()"
+                        device.copy("to host", call, subject.nbytes)
                         with device.quiet():
                             return func(*args, **kwargs)
                     if name == "__deepcopy__":
@@ -382,7 +386,7 @@ class _Functions(TorchFunctionMode):
             tensor, target, dtype, f"{name}()", non_blocking=non_blocking, copy=copy
         )
 
-    def _copy_host_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _copy_host_values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Report the copies of single values of the host that are selected with those of a device.
 
         Numbers of Python are not copied: a kernel fills a tensor with them.
@@ -392,11 +396,6 @@ class _Functions(TorchFunctionMode):
             for tensor in tensors:
                 if not tensor.dim() and not is_on_device(tensor):
                     self._device.copy("to device", "where with a tensor of the host", tensor.nbytes)
-
-    def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        pinned = tensor.clone()
-        setattr(pinned.untyped_storage(), _PINNED, True)
-        return pinned
 
     def _create(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -430,14 +429,10 @@ class _Functions(TorchFunctionMode):
         return result
 
 
-def _host_data(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _host_data(name: str, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
     """Return the data that a function creates a tensor from."""
     rest = args[1:] if name == "new_tensor" else args
     return rest[0] if rest else kwargs.get("data", kwargs.get("obj"))
-
-
-def _called(name: str) -> str:
-    return "print or format of a tensor" if name.startswith("__") else f"{name}()"
 
 
 class _Operators(TorchDispatchMode):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tdx.foundation.keys import NestedKey, normalize_key
 
-TensorDictFactory = Callable[[dict[str, Any]], TensorDict]
+TensorDictFactory = Callable[[dict[str, object]], TensorDict]
 
 
 def new_tensordict(
@@ -74,8 +74,8 @@ def logged_reads(tensordict: TensorDictBase) -> Iterator[set[NestedKey]]:
     found: set[NestedKey] = set()
     names = ("_get_str", "_get_tuple")
 
-    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
-        def read_entry(key: Any, *args: Any, **kwargs: Any) -> Any:
+    def logged(function: Callable[..., object]) -> Callable[..., object]:
+        def read_entry(key: object, *args: object, **kwargs: object) -> object:
             found.add(normalize_key(key))
             return function(key, *args, **kwargs)
 
@@ -91,21 +91,21 @@ def logged_reads(tensordict: TensorDictBase) -> Iterator[set[NestedKey]]:
             delattr(tensordict, name)
 
 
-def plain_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
+def plain_entries(tensordict: TensorDictBase) -> dict[str, object] | None:
     """Return the mutable root entries of a plain, unlocked TensorDict; else ``None``."""
     if type(tensordict) is TensorDict and not tensordict._is_locked:
         return cast("dict[str, Any]", tensordict._tensordict)
     return None
 
 
-def root_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:
+def root_entries(tensordict: TensorDictBase) -> dict[str, object] | None:
     """Return the root entries of a plain TensorDict to read; else ``None``."""
     if type(tensordict) is TensorDict:
         return cast("dict[str, Any]", tensordict._tensordict)
     return None
 
 
-def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
+def flat_entries(tensordict: TensorDictBase | None) -> dict[str, object] | None:
     """Return :func:`plain_entries` of a TensorDict without nested entries; else ``None``."""
     if tensordict is None:
         return None
@@ -134,7 +134,7 @@ def tensor_keys(tensordict: TensorDictBase) -> list[NestedKey] | None:
     return found
 
 
-Structure: TypeAlias = TensorDictBase | tuple[dict[str, Any], torch.Size, torch.device | None]
+Structure: TypeAlias = TensorDictBase | tuple[dict[str, object], torch.Size, torch.device | None]
 """Entries, batch size and device of a TensorDict; nested ones are structures too."""
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +73,7 @@ def is_exporting() -> bool:
     return _exporting.get() or (tracing is not None and bool(tracing()))
 
 
-def forward_hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
+def forward_hooks(module: nn.Module) -> tuple[Mapping[int, object], Mapping[int, object]]:
     """Return the hooks of a call, before and after ``forward``; both follow later changes.
 
     Without hooks, ``forward`` can be called directly, or a kernel in its place.
@@ -119,7 +118,7 @@ Grouped = dict[tuple[torch.device, torch.dtype], tuple[list[list[Tensor | None]]
 
 def by_device(
     device_of: Callable[[Tensor], torch.device],
-) -> tuple[Any, str, Callable[..., Grouped]]:
+) -> tuple[object, str, Callable[..., Grouped]]:
     """Return a replacement of the function that groups tensors by device and dtype.
 
     Optimizers and the clipping of gradients use it. It is written in C++, so that no mode sees it.

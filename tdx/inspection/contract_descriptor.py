@@ -145,7 +145,7 @@ def _scaling(contract: Contract, joints: tuple[str, ...]) -> tuple[Numbers | Non
     scaling = [
         stage
         for stage in contract.stages[1:]
-        if any(name.startswith("inverse ") for name in stage.writes)
+        if any(lane == "inverse" for lane, _ in stage.written)
         and stage.role not in ("clip action", *PASSIVE)
     ]
     if len(scaling) != 1:

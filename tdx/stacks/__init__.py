@@ -5,7 +5,7 @@ The tracer is imported on first use, so that inspecting a tdx env does not load 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.stacks.kinds import StackKind, open_stack
 from tdx.stacks.stack import Stack, StackState, StageInfo
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Stack", "StackKind", "StackState", "StackTracer", "StageInfo", "open_stack"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name != "StackTracer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tdx.stacks.tracer import StackTracer

@@ -14,20 +14,26 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, summarize_error
 from tdx.stacks.gymnasium.levels import Level, arguments_of
 from tdx.stacks.gymnasium.snapshots import level_state
 from tdx.stacks.observe import preserved_generators
-from tdx.stacks.samples import Part, Sample, SampleStack, Spaces, StageArrays, unbounded_box
+from tdx.stacks.samples import (
+    Part,
+    Sample,
+    SampleStack,
+    Spaces,
+    StageArrays,
+    to_array,
+    unbounded_box,
+)
 from tdx.stacks.sources import class_location
 from tdx.stacks.states import StateKeeper
 
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, np.ufunc)
-_NUMERIC = "biuf"
-Form = Callable[[Any], Any]
+Form = Callable[[object], object]
 """Converts an array to what a part takes."""
 
 
@@ -60,7 +66,7 @@ def list_parts(target: object) -> list[tuple[object, Callable[[Any], Any]]] | No
     return [(part, part) for part in parts] if is_list and parts is not None else None
 
 
-def _list_estimators(target: object) -> list[Any] | None:
+def _list_estimators(target: object) -> list[object] | None:
     """Return the estimators of scikit-learn; ``None`` for anything else.
 
     A pipeline that ends with a classifier has no ``transform``, and one in another is taken apart.
@@ -235,22 +241,22 @@ class _CallablePart(Part):
         return () if self._is_function else (self._owner,)
 
 
-def _keep(value: Any) -> Any:
+def _keep(value: object) -> object:
     # A part may write in place.
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _to_tensor(value: Any) -> Any:
+def _to_tensor(value: Any) -> object:
     return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value
 
 
-def _to_image(value: Any) -> Any:
+def _to_image(value: object) -> object:
     from PIL import Image
 
     return Image.fromarray(value) if isinstance(value, np.ndarray) else value
 
 
-def _to_row(value: Any) -> Any:
+def _to_row(value: object) -> object:
     """scikit-learn takes one row for each sample."""
     return value[None] if isinstance(value, np.ndarray) and value.ndim == 1 else value
 
@@ -317,15 +323,3 @@ def _boxes(sample: Sample) -> Iterator[tuple[str, Box]]:
         array = to_array(value)
         if array is not None:
             yield key, unbounded_box(array)
-
-
-def to_array(value: object) -> NDArray[Any] | None:
-    """Return numbers as an array; ``None`` for anything else."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError):
-        return None
-    return array if array.dtype.kind in _NUMERIC else None

@@ -48,7 +48,7 @@ class Place:
     has_limit: bool = False  # True if the TimeLimit of gymnasium.make is below it.
     taken: list[str] = field(default_factory=list)  # Keys that the stages below it write.
     # Space of the observations that a wrapper of a vector env gets.
-    inside: Space[Any] | None = None
+    inside: Space[object] | None = None
 
     def new_key(self, name: str) -> str:
         """Return a key that no stage writes yet, and take it."""
@@ -58,7 +58,7 @@ class Place:
         return key
 
 
-Find = Callable[[Any, Place], Counterpart | Missing]
+Find = Callable[[object, Place], Counterpart | Missing]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,8 @@ _MADE = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 
 
 def convert_stages(
-    levels: Iterable[tuple[StageInfo, object, Space[Any] | None, Space[Any] | None]], place: Place
+    levels: Iterable[tuple[StageInfo, object, Space[object] | None, Space[object] | None]],
+    place: Place,
 ) -> tuple[ConvertedStage, ...]:
     """Find the counterparts of stages, innermost first; the place is then that after them.
 
@@ -148,7 +149,7 @@ def convert_stages(
     return tuple(stages)
 
 
-def root_key(space: Space[Any]) -> str | None:
+def root_key(space: Space[object]) -> str | None:
     """Return the key of an observation in tdx; ``None`` if it has several entries."""
     if isinstance(space, spaces.Dict):
         return None
@@ -349,7 +350,7 @@ def _time_limit(wrapper: object, place: Place) -> Counterpart:
         return Counterpart((stage,), f"truncates after {steps:,} steps")
     place.has_limit = True
     # `...` removes the setting: it is the registered limit.
-    setting: Any = ... if steps == place.limit else steps
+    setting: object = ... if steps == place.limit else steps
     comment = "part of the env" if setting is ... else "a setting of the env"
     return Counterpart(comment=comment, env={"kwargs": {"max_episode_steps": setting}})
 
@@ -473,7 +474,7 @@ def _discretize_action(wrapper: Any, place: Place) -> Counterpart | Missing:
 # Stable-Baselines3
 
 
-def _list_entries(place: Place) -> Iterator[tuple[str | None, str, Space[Any]]]:
+def _list_entries(place: Place) -> Iterator[tuple[str | None, str, Space[object]]]:
     """Yield the name, the key and the space of each entry of the observation."""
     space = place.inside
     assert space is not None
@@ -551,7 +552,7 @@ def _emulate(wrapper: Any, place: Place) -> Counterpart | Missing:
 
 
 def _standardize(
-    statistics: Any, key: str, space: Space[Any], epsilon: float, clip: float
+    statistics: Any, key: str, space: Space[object], epsilon: float, clip: float
 ) -> list[StageConfig]:
     pair = _make_pair(_round(statistics.mean), _round(np.sqrt(statistics.var + epsilon)))
     keys, bound = (key,), float(clip)
@@ -616,7 +617,7 @@ def _extract(wrapper: Any, place: Place) -> Counterpart | Missing:
 # TorchRL
 
 
-def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
+def _stage(name: str, arguments: Mapping[str, object]) -> Counterpart | Missing:
     """Return a stage without the arguments that have their default."""
     info = load_catalog()[name]
     kwargs: dict[str, Value] = {}
@@ -636,12 +637,12 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     return Counterpart((_make_stage(name, **kwargs),), "the transform of this name")
 
 
-def _keys(transform: object, *defaults: NestedKey) -> dict[str, Any]:
+def _keys(transform: object, *defaults: NestedKey) -> dict[str, object]:
     """Return the keys of a transform, without the defaults of tdx.
 
     ``defaults`` are the keys that it reads by default.
     """
-    keys: dict[str, Any] = {}
+    keys: dict[str, object] = {}
     names = (("in_keys", "out_keys"), ("in_keys_inv", "out_keys_inv"))
     for (read, written), default in zip(names, (list(defaults), []), strict=True):
         ins, outs = getattr(transform, read, None), getattr(transform, written, None)

@@ -60,7 +60,7 @@ class BuiltinKind:
 
     title: str
     bases: tuple[str, ...]
-    factory: Callable[[Any], Stack]
+    factory: Callable[[object], Stack]
 
     def accepts(self, target: object) -> bool:
         return isinstance(target, tuple(imported_classes(self.bases)))
@@ -90,7 +90,7 @@ class CheckpointKind:
 
     title = "the folder of a policy checkpoint or of a dataset"
 
-    def accepts(self, target: Any) -> bool:
+    def accepts(self, target: object) -> bool:
         """Return True for the path of a checkpoint or dataset, and for what was read from one."""
         from tdx.stacks.checkpoints import Checkpoint, Dataset, is_checkpoint, is_dataset
 

@@ -103,7 +103,7 @@ class NativeStack(Stack):
         return arguments_of(inner)
 
     @property
-    def _gymnasium_env(self) -> Any:
+    def _gymnasium_env(self) -> object:
         """The env inside of all wrappers that a ``GymEnv`` steps. ``None``: another kind of env."""
         base = flatten_chain(self.target)[0]
         inner = attributes_of(getattr(base, "original", base)).get("_env")

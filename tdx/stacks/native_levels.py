@@ -145,7 +145,7 @@ def learning_switches(stages: Sequence[object]) -> list[tuple[object, str, objec
 
     A normalizer without statistics yet is left out: it cannot run frozen.
     """
-    changes: list[tuple[Any, str, Any]] = []
+    changes: list[tuple[object, str, object]] = []
     for stage in stages:
         if not callable(getattr(type(stage), "freeze", None)):
             continue

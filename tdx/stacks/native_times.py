@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from threading import get_ident
-from typing import Any
 
 from tensordict import TensorDictBase
 
@@ -30,12 +28,11 @@ from tdx.core.meter import (
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import ArrayForm, ArrayKernel
-from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.envs.gym.wrappers import CheckedValues
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
-from tdx.foundation.patches import Patches, instance_dict
+from tdx.foundation.patches import Patches, instance_dict, recording_thread
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_levels
 from tdx.stacks.gymnasium.observed import WrapperLevels
 from tdx.stacks.native_levels import ChainLevels
@@ -47,8 +44,8 @@ def _attach_to_wrappers(
 ) -> None:
     """Measure the Gymnasium envs and wrappers inside an env, without tdx's conversion."""
     base = flatten_chain(env)[0]
-    for wrapper in _iterate_gym_envs(base):
-        inner = wrapper._env
+    for stepper in base.gym_steppers:
+        inner = stepper.env
         # Its time is part of that of the vector env, which it belongs to.
         levels = [level for level in list_levels(inner) if type(level.owner) is not CheckedValues]
         core = core_of(inner)
@@ -63,17 +60,9 @@ def _attach_to_wrappers(
             name = f"{levels[0].env_name} unwrapped"
             opened.enter_context(timed_levels(WrapperLevels(inner, levels, name), meter))
         patches.put(base, "step_part", CONVERSION)
-        # The program caches the unmeasured step: rebuild it.
-        patches.keep(wrapper._stepper)
-        wrapper._stepper.use(wrapper._conversion)
-
-
-def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
-    if isinstance(base, GymWrapper):
-        yield base
-    elif isinstance(base, SerialEnv):
-        for inner in base._envs:
-            yield from _iterate_gym_envs(flatten_chain(inner)[0])
+        # It caches the unmeasured step.
+        patches.keep(stepper)
+        stepper.use(stepper.conversion)
 
 
 def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
@@ -83,9 +72,9 @@ def _attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """
     if not isinstance(base, GymWrapper) or base.main_device.type == "cpu":
         return
-    program: Any = base._stepper
-    if program._finish is not None:
-        patches.put(program, "_finish", meter.timed(TRANSFERS, program._finish))
+    for stepper in base.gym_steppers:
+        if stepper.finish is not None:
+            patches.put(stepper, "finish", meter.timed(TRANSFERS, stepper.finish))
 
 
 ROLLOUT_PART = engine_part(UNATTRIBUTED)
@@ -184,22 +173,8 @@ def _attach_to_env(
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
     for inner in (base, *list_transformed_envs(env)):
-        _note_threads(inner, patches, threads)
-
-
-def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
-    step, rollout = env.step, env.rollout
-
-    def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
-        threads.add(get_ident())
-        return step(tensordict)
-
-    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
-        threads.add(get_ident())
-        return rollout(*args, **kwargs)
-
-    patches.put(env, "step", noted_step)
-    patches.put(env, "rollout", noted_rollout)
+        for name in ("step", "rollout"):
+            patches.put(inner, name, recording_thread(getattr(inner, name), threads))
 
 
 def _timed_iter_rollout(
@@ -209,11 +184,7 @@ def _timed_iter_rollout(
 
     def iter_rollout(*args: object, **kwargs: object) -> Iterator[object]:
         chunks = function(*args, **kwargs)
-
-        def next_chunk() -> object:
-            threads.add(get_ident())
-            return next(chunks, None)
-
+        next_chunk = recording_thread(lambda: next(chunks, None), threads)
         following = meter.timed(ROLLOUT_PART, next_chunk)
         while (chunk := following()) is not None:
             yield chunk

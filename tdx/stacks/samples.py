@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -35,6 +35,9 @@ from tdx.stacks.observe.copies import LevelEntries
 from tdx.stacks.observe.env_inside import fit
 from tdx.stacks.observe.levels import RowEntries
 from tdx.stacks.stack import Direction, StackState, StageInfo
+
+if TYPE_CHECKING:
+    from tdx.envs.gym.interface import Info
 
 Sample = Mapping[str, object]
 """Arrays by key, and other values that are passed on."""
@@ -62,7 +65,7 @@ class Part:
     is_opaque = False
     """True if the part is passed over, since what it does is not known."""
 
-    def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
+    def prepare(self, action: Sample | None, info: Mapping[str, object]) -> None:
         """Take what belongs to the next sample, before :meth:`forward`.
 
         ``action`` is that of the step, as the part inside got it, and ``None`` for a reset;
@@ -97,6 +100,9 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
             :meth:`SampleStack.sample_action` passes them on.
     """
 
+    observation_space: Dict
+    action_space: Dict
+
     def __init__(
         self,
         spaces: Spaces,
@@ -111,16 +117,14 @@ class SampleSource(gymnasium.Env[Sample, Sample]):
         self._returned = returned
         self.sample: Sample = {}
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Sample, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Sample, Info]:
         """Return a sample; a seed begins with the first one."""
         super().reset(seed=seed)
         if seed is not None or self._is_exhausted:
             self._next = 0
         return self._take(), {}
 
-    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, Info]:
         """Return the next sample; the last one of a recording ends the episode."""
         return self._take(), 0.0, False, self._is_exhausted, {}
 
@@ -161,7 +165,7 @@ def unbounded_box(array: NDArray[Any]) -> Box:
     return Box(limits.min, limits.max, array.shape, array.dtype.type)
 
 
-def _space(boxes: Mapping[str, Box]) -> Any:
+def _space(boxes: Mapping[str, Box]) -> Dict:
     # A plain dict would be sorted.
     return Dict(OrderedDict(boxes))
 
@@ -169,7 +173,9 @@ def _space(boxes: Mapping[str, Box]) -> Any:
 class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
     """Applies a part to the samples and actions that pass it."""
 
-    def __init__(self, env: Any, part: Part, index: int, spaces: Spaces) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Sample, Sample], part: Part, index: int, spaces: Spaces
+    ) -> None:
         super().__init__(env)
         self.part, self._index = part, index
         self.observation_space, self.action_space = (
@@ -177,14 +183,12 @@ class PartWrapper(gymnasium.Wrapper[Sample, Sample, Sample, Sample]):
             _space(spaces.action),
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Sample, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Sample, Info]:
         sample, info = self.env.reset(seed=seed, options=options)
         self.part.prepare(None, info)
         return self._apply(self.part.forward, sample), info
 
-    def step(self, action: Sample) -> tuple[Sample, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Sample) -> tuple[Sample, SupportsFloat, bool, bool, Info]:
         inner = self._apply(self.part.inverse, action)
         sample, reward, terminated, truncated, info = self.env.step(inner)
         self.part.prepare(inner, info)
@@ -229,7 +233,7 @@ class _PartLevel(Level):
 class _SampleLevels(WrapperLevels):
     """Levels whose results are samples: entries by key, without rewards and flags."""
 
-    def given_entries(self, index: int, given: Any) -> LevelEntries:
+    def given_entries(self, index: int, given: object) -> LevelEntries:
         return _entries(given)
 
     def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
@@ -254,21 +258,27 @@ class _SampleLevels(WrapperLevels):
         ]
 
 
-def _entries(sample: Any) -> LevelEntries:
+def _entries(sample: object) -> LevelEntries:
     if not isinstance(sample, Mapping):
         return {}
     return {str(key): _to_tensor(value) for key, value in sample.items()}
 
 
-def _to_tensor(value: object) -> object:
-    if isinstance(value, Tensor | str | bytes):
-        return value
+def to_array(value: object) -> NDArray[Any] | None:
+    """Return numbers as an array, also those of images and lists; ``None`` for anything else."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
     try:
-        # Images, lists and numbers too.
         array = np.asarray(value)
     except (ValueError, TypeError):
-        return value
-    if array.dtype.kind not in "biuf":
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _to_tensor(value: object) -> object:
+    array = None if isinstance(value, Tensor) else to_array(value)
+    if array is None:
         return value
     is_wide = array.dtype.kind == "u" and array.dtype.itemsize > 1
     return torch.from_numpy((array.astype(np.int64) if is_wide else array).copy())
@@ -299,14 +309,14 @@ class SampleStack(LevelStack):
     ) -> None:
         if source is None:
             source = SampleSource(spaces[0], samples, spaces[-1].action)
-        owners: list[Any] = [source]
+        owners: list[gymnasium.Env[Sample, Sample]] = [source]
         for index, (part, after) in enumerate(zip(parts, spaces[1:], strict=True)):
             owners.append(PartWrapper(owners[-1], part, index, after))
         super().__init__(
             owners[-1], [_PartLevel(i, (owner,), None) for i, owner in enumerate(owners, start=-1)]
         )
         self.original = target
-        self.parts, self.source = tuple(parts), owners[0]
+        self.parts, self.source = tuple(parts), source
 
     def _level_specs(self, level: Level) -> StageSpecs:
         inputs = {"full_action_spec": _specs(level.action_space), "full_state_spec": Composite()}
@@ -317,7 +327,7 @@ class SampleStack(LevelStack):
         }
         return StageSpecs(level.index, level.name, None, Composite(inputs), Composite(outputs))
 
-    def driver(self, policy: Any = None) -> GymnasiumDriver:
+    def driver(self, policy: object = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes a sample and returns an action."""
         return GymnasiumDriver(self, policy)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tdx.core.tracing import BaseTracer, DeferredTrace, StepTrace, TraceHistory
 from tdx.foundation.errors import EnvError, TdxError
 
-OnTrace = Callable[[StepTrace], Any]
+OnTrace = Callable[[StepTrace], object]
 
 
 class Attachable(Protocol):

@@ -255,6 +255,20 @@ def test_damaged_dataset_gets_one_error(
         facts(path)
 
 
+def test_statistic_that_is_null_is_not_stored(episodes: list[Arrays], tmp_path: Path) -> None:
+    path = write_dataset(tmp_path / "data", episodes)
+    file = path / "meta" / "stats.json"
+    stored = json.loads(file.read_text())
+    stored[STATE]["q01"] = None
+    file.write_text(json.dumps(stored))
+    assert check_dataset(facts(path)).findings == ()
+    stored[STATE]["mean"] = ["zero"]
+    file.write_text(json.dumps(stored))
+    with pytest.raises(StorageError, match="'mean' in meta") as caught:
+        facts(path)
+    assert caught.value.hint == "download the dataset again"
+
+
 VIDEO = f"videos/{IMAGE}/chunk-000/file-000.mp4"
 
 

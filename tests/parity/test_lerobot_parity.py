@@ -13,12 +13,11 @@ import torch
 
 import tdx
 from tdx.inspection.checkpoint_check import check_checkpoint
-from tdx.stacks.callables import to_array
 from tdx.stacks.checkpoints import Processor, SampleEntries, read_checkpoint
 from tdx.stacks.checkpoints.device_calls import count_checkpoint_calls
 from tdx.stacks.checkpoints.scaling import STATISTICS
 from tdx.stacks.checkpoints.steps import run
-from tdx.stacks.samples import Sample, SampleStack
+from tdx.stacks.samples import Sample, SampleStack, to_array
 from tests.programs import require_package
 from tests.stacks.checkpoints.folders import ACTION, IMAGE, JOINTS, STATE, stock_statistics
 

@@ -170,11 +170,11 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
 
 def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
-    before = dict(env._stepper.__dict__)
+    before = dict(env.gym_steppers[0].__dict__)
     with timed_env(env, meter):
         env.reset()
     assert {times.part: len(times.own_ns) for times in meter.collect()}[TRANSFERS] == 1
-    assert env._stepper.__dict__ == before
+    assert env.gym_steppers[0].__dict__ == before
     on_host = GymEnv("Pendulum-v1")
     with timed_env(on_host, meter):
         on_host.reset()

@@ -130,7 +130,7 @@ def test_values_are_unchanged_and_wrappers_are_restored(planned: bool) -> None:
     wrapped = gymnasium.wrappers.TransformReward(env, lambda reward: float(reward) / 2)
     env_of_tdx = TransformedEnv(GymWrapper(wrapped), RewardSum())
     env_of_tdx.planned = planned
-    program: Any = env_of_tdx.base_env._stepper
+    program: Any = env_of_tdx.base_env.gym_steppers[0]
     everyone = [*list_wrappers(wrapped), wrapped.unwrapped, program]
     env_of_tdx.rollout(2)
     names = [set(each.__dict__) for each in everyone]

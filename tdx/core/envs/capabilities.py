@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from tensordict import TensorDictBase
 
@@ -15,6 +15,21 @@ from tdx.foundation.keys import NestedKey
 from tdx.specs.violations import SpecViolation
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
+
+
+class GymStepper(Protocol):
+    """Steps a Gymnasium env, and caches its ``step``.
+
+    ``finish`` completes a result of the env; ``None``: a result is complete.
+    """
+
+    env: Any
+    finish: Any
+    conversion: Any
+
+    def use(self, conversion: Any) -> None:
+        """Replace the conversion, and cache the ``step`` that the env has now."""
+        ...
 
 
 class EnvCapabilities:
@@ -93,6 +108,11 @@ class EnvCapabilities:
 
     step_part: Part | None = None
     """The part to which its own work counts while the env inside is measured by itself."""
+
+    @property
+    def gym_steppers(self) -> Sequence[GymStepper]:
+        """What steps the Gymnasium envs that this env runs in this process."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

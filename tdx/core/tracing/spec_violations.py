@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -83,6 +83,12 @@ class ChainLeaves:
         self._leaves[index, side, batch_size] = leaves
         return leaves
 
+    def returned(self, index: int, hook: Hook, batch_size: torch.Size) -> TensorSpecs:
+        """Return the leaves that a reset or a step returns after a stage: a reset has no reward."""
+        rewards = self.get(index, "reward", batch_size) if hook == "reset" else ()
+        declared = self.get(index, "output", batch_size)
+        return {key: leaf for key, leaf in declared.items() if key not in rewards}
+
     def expand(self, spec: Composite, batch_size: torch.Size) -> Composite:
         """Return a spec for data with more leading dimensions, if the env accepts them."""
         ahead = len(batch_size) - spec.ndim
@@ -111,6 +117,19 @@ def _is_equal(one: TensorSpec, other: TensorSpec) -> bool:
     except RuntimeError:
         # Specs of different agents may have no common shape.
         return False
+
+
+def _attribute(
+    violations: Iterable[SpecViolation], index: int, name: str, reported: set[object]
+) -> Iterator[SpecViolation]:
+    """Yield the violations that no stage before has shown, attributed to a stage.
+
+    ``index`` is -1 for what is no stage; ``reported`` are the identities of those before.
+    """
+    for violation in violations:
+        if violation.identity not in reported:
+            reported.add(violation.identity)
+            yield violation if index < 0 else violation.at_stage(index, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +194,10 @@ class TraceChecker:
         dropped: dict[NestedKey, StageTrace] = {}
 
         def add(stage: StageTrace, new: Iterator[SpecViolation]) -> None:
-            for violation in new:
-                if violation.code != "nan" and violation.identity not in reported:
-                    reported.add(violation.identity)
-                    if stage.kind == "stage":
-                        violation = violation.at_stage(stage.index, stage.name)
-                    violations.append(TracedViolation(stage, violation))
+            index = stage.index if stage.kind == "stage" else -1
+            certain = (violation for violation in new if violation.code != "nan")
+            shown = _attribute(certain, index, stage.name, reported)
+            violations.extend(TracedViolation(stage, violation) for violation in shown)
 
         for stage in trace.stages:
             if stage.kind == "kept":
@@ -211,13 +228,10 @@ class TraceChecker:
         batch_size = trace.tensordict.batch_size
         if trace.error is None or stage is not trace.stages[-1]:
             # Specs that the stage changes hold for entries that it passes on, too.
-            changed = dict(self._leaves.changed(stage.index, batch_size))
-            if stage.kind == "env":
-                changed = dict(declared)
-            if trace.phase == "reset":
-                for key in self._leaves.get(stage.index, "reward", batch_size):
-                    changed.pop(key, None)
-            expected |= changed
+            changed = self._leaves.changed(stage.index, batch_size)
+            returned = self._leaves.returned(stage.index, trace.phase, batch_size)
+            is_env = stage.kind == "env"
+            expected |= {key: leaf for key, leaf in returned.items() if is_env or key in changed}
         state = self._leaves.get(stage.index, "state", batch_size)
         allowed = {
             key
@@ -348,9 +362,8 @@ class _HookChecker:
             }
             with _stage_errors(place, "the inverse"):
                 result = function(*arguments)
-            violations = self._inverse_violations(place.index - 1, result)
-            new = [violation for violation in violations if violation.identity not in before]
-            self._add(place.index, new)
+            after = self._inverse_violations(place.index - 1, result)
+            self._add(place.index, (new for new in after if new.identity not in before))
             return result
         log: AbstractContextManager[set[NestedKey] | None] = nullcontext()
         if self._hook == "step" and stage.needs_declared_input:
@@ -364,10 +377,7 @@ class _HookChecker:
 
     def _check(self, index: int, result: TensorDictBase) -> None:
         hook, size = self._hook, result.batch_size
-        declared = dict(self._leaves.get(index, "output", size))
-        if hook == "reset":
-            for key in self._leaves.get(index, "reward", size):
-                declared.pop(key, None)
+        declared = self._leaves.returned(index, hook, size)
         allowed = self._passed.union(self._leaves.get(index, "state", size), declared)
         # A value that an earlier stage had under an equal spec is not checked again.
         expected = {}
@@ -409,21 +419,17 @@ class _HookChecker:
         ]
         self._add(index, violations)
 
-    def _inverse_violations(self, index: int, tensordict: TensorDictBase) -> list[SpecViolation]:
+    def _inverse_violations(
+        self, index: int, tensordict: TensorDictBase
+    ) -> Iterator[SpecViolation]:
         declared = self._leaves.get(index, "input", tensordict.batch_size)
-        return list(
-            find_violations(
-                tensordict, declared, "inverse", check_dtype=self._check_dtype, allowed=None
-            )
+        return find_violations(
+            tensordict, declared, "inverse", check_dtype=self._check_dtype, allowed=None
         )
 
-    def _add(self, index: int, violations: Collection[SpecViolation]) -> None:
-        """Keep the violations that no earlier stage has shown, attributed to this one."""
-        for violation in violations:
-            if violation.identity not in self._reported:
-                self._reported.add(violation.identity)
-                name = self._leaves.specs[index + 1].name
-                self.violations.append(violation if index < 0 else violation.at_stage(index, name))
+    def _add(self, index: int, violations: Iterable[SpecViolation]) -> None:
+        name = self._leaves.specs[index + 1].name
+        self.violations += _attribute(violations, index, name, self._reported)
 
 
 def _leaf_keys(spec: Composite) -> set[NestedKey]:

@@ -10,7 +10,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
+from tdx.core.envs.capabilities import GymStepper
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.failures import note_row
 from tdx.core.planned.actions import shares_torch_rng
@@ -121,6 +123,10 @@ class SerialEnv(BatchedEnv):
         if type(self) is not SerialEnv or len(rows_of_envs) < len(self._envs):
             return None
         return rows_of_envs[0].stack(rows_of_envs, self.batch_size, self._set_last_rows)
+
+    @property
+    def gym_steppers(self) -> list[GymStepper]:
+        return [one for env in self._envs for one in flatten_chain(env)[0].gym_steppers]
 
     def shares_torch_rng(self) -> bool | None:
         answers = {shares_torch_rng(env) for env in self._envs}

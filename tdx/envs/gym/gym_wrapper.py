@@ -193,6 +193,10 @@ class GymWrapper(EnvBase):
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 
+    @property
+    def gym_steppers(self) -> tuple[SingleEnv | VectorEnvRows]:
+        return (self._stepper,)
+
     def shares_torch_rng(self) -> bool | None:
         verified = declares(type(self), "_is_verified")
         return False if verified and has_own_generator(self._env) else None

@@ -51,53 +51,53 @@ class SingleEnv:
     """Steps and resets one env."""
 
     def __init__(self, env: AnyEnv, seed: PendingSeed, conversion: Conversion) -> None:
-        self._env = env
+        self.env = env
         self._seed = seed
         self.use(conversion)
 
     def use(self, conversion: Conversion) -> None:
         """Replace the conversion."""
-        env, seed = self._env, self._seed
-        self._conversion, self._observe = conversion, _observer(conversion)
-        self._finish = conversion.result_finisher()
+        env, seed = self.env, self._seed
+        self.conversion, self._observe = conversion, _observer(conversion)
+        self.finish = conversion.result_finisher()
         self._make = make_tensordict_factory(conversion.batch_size, _CPU)
         self._step_fields = _create_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
 
     @property
     def raw(self) -> RawEnv | None:
         """The env without TensorDicts; ``None`` if a step needs more than the env's own step."""
-        return create_raw_env(self._env, self._seed.take, self._conversion)
+        return create_raw_env(self.env, self._seed.take, self.conversion)
 
     @property
     def step_fields(self) -> StepFields | None:
         """Step function that returns a plain dict; ``None`` if results need further processing."""
-        return self._step_fields if self._finish is None else None
+        return self._step_fields if self.finish is None else None
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
         """Step the env."""
         fields, info = self._step_fields(tensordict)
         result = self._make(fields)
-        return result if self._finish is None else self._finish(result, info)
+        return result if self.finish is None else self.finish(result, info)
 
     def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Start an episode, unless the ``_reset`` mask is false."""
         mask = None if tensordict is None else read(tensordict, "_reset")
         if tensordict is not None and mask is not None and not bool(mask.any()):
-            return self._conversion.keep_current_values(tensordict)
+            return self.conversion.keep_current_values(tensordict)
         seed = kwargs.pop("seed", self._seed.take())
         try:
-            observation, info = self._env.reset(seed=seed, **kwargs)
+            observation, info = self.env.reset(seed=seed, **kwargs)
             fields = self._observe(observation)
         except Exception as error:
-            raise self._conversion.failure(None, "reset", error) from error
+            raise self.conversion.failure(None, "reset", error) from error
         for flag in ("done", "terminated", "truncated"):
             fields[flag] = torch.from_numpy(_FALSE.copy())
         result = self._make(fields)
-        return result if self._finish is None else self._finish(result, info)
+        return result if self.finish is None else self.finish(result, info)
 
     def probe(self, actions: Sequence[object]) -> list[Info]:
         """Return the infos of a reset and a few steps."""
-        env = self._env
+        env = self.env
         infos = [env.reset()[1]]
         for action in actions:
             _, _, terminated, truncated, info = env.step(action)

@@ -52,7 +52,7 @@ class VectorEnvRows:
     """``None``: its step returns no plain dict."""
 
     def __init__(self, env: AnyVectorEnv, seed: PendingSeed, conversion: Conversion) -> None:
-        self._env = env
+        self.env = env
         self._seed = seed
         self.use(conversion)
         self._mode = autoreset_mode_of(env)
@@ -70,25 +70,25 @@ class VectorEnvRows:
 
     def use(self, conversion: Conversion) -> None:
         """Replace the conversion."""
-        self._conversion = conversion
+        self.conversion = conversion
         self._raw: tuple[RawEnv | None, ...] | None = None
-        self._act, self._finish = conversion.action_decoder(), conversion.result_finisher()
+        self._act, self.finish = conversion.action_decoder(), conversion.result_finisher()
 
     def raw_rows(self, options: CodecOptions) -> GymRows | None:
         """Return the envs of the rows without TensorDicts; ``None`` if that is impossible."""
-        if not isinstance(self._env, SyncRows) or type(self._env) is not SyncRows:
+        if not isinstance(self.env, SyncRows) or type(self.env) is not SyncRows:
             return None
-        known = self._conversion
+        known = self.conversion
         if self._raw is None:
             # Rows that reset by themselves have no seed: a pending one needs a step of the whole.
             options, size = replace(options, rows=None), torch.Size(())
             conversions = (
                 create_conversion(env, known.name, options, size, known.device)
-                for env in self._env.envs
+                for env in self.env.envs
             )
             self._raw = tuple(
                 create_raw_env(env, lambda: None, replace(conversion, readers=known.readers))
-                for env, conversion in zip(self._env.envs, conversions, strict=True)
+                for env, conversion in zip(self.env.envs, conversions, strict=True)
             )
         envs = tuple(env for env in self._raw if env is not None)
         if len(envs) < self._rows:
@@ -105,9 +105,9 @@ class VectorEnvRows:
         """Take over the output ``[N, ...]`` of the last step that the rows made by themselves."""
         self._over = last["done"].reshape(-1).numpy().copy()
         self._ended = self._over.copy()
-        size = self._conversion.batch_size
+        size = self.conversion.batch_size
         self._last = as_tensordict(last, size, _CPU) if self._over.any() else None
-        keys = root_spec(self._conversion.observation).keys(True, True)
+        keys = root_spec(self.conversion.observation).keys(True, True)
         seen = {key: last[key].clone() for key in map(normalize_key, keys)}
         self._unseen = as_tensordict(seen, size, _CPU)
 
@@ -118,13 +118,13 @@ class VectorEnvRows:
                 self._reset_all(self._seed.take())
             if self._mode is AutoresetMode.DISABLED and self._over.any():
                 self._reset_rows(self._over, None)
-            observation, reward, terminated, truncated, info = self._env.step(self._act(tensordict))
+            observation, reward, terminated, truncated, info = self.env.step(self._act(tensordict))
             over = np.logical_or(terminated, truncated)
             current = (observation, info)
             if self._mode is AutoresetMode.SAME_STEP and over.any():
                 observation = self._with_final(observation, info, over)
                 info = merge_final_info(info)
-            fields = self._conversion.observation.encode(observation)
+            fields = self.conversion.observation.encode(observation)
             fields["reward"] = self._reward(reward)
         except Exception as error:
             raise self._failure(tensordict, "step", error) from error
@@ -134,14 +134,14 @@ class VectorEnvRows:
 
     def _failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
         """Create the error to raise, with the index of the env if it raised an error."""
-        failure = self._conversion.failure(tensordict, phase, error)
+        failure = self.conversion.failure(tensordict, phase, error)
         if not isinstance(error, TdxError | WrongValueError):
-            failure.at(row=getattr(self._env, "failed_row", None))
+            failure.at(row=getattr(self.env, "failed_row", None))
         return failure
 
     def _reward(self, reward: Any) -> torch.Tensor:
-        if self._conversion.reward is not None:
-            return self._conversion.reward.encode(reward)
+        if self.conversion.reward is not None:
+            return self.conversion.reward.encode(reward)
         return torch.from_numpy(reward_rows(reward))
 
     def _flags(self, done: Rows, terminated: Rows, truncated: Rows) -> dict[str, torch.Tensor]:
@@ -152,17 +152,17 @@ class VectorEnvRows:
         }
 
     def _finish_result(self, fields: dict[str, Value], info: Info) -> TensorDict:
-        result = new_tensordict(fields, self._conversion.batch_size, _CPU)
-        if self._finish is None:
+        result = new_tensordict(fields, self.conversion.batch_size, _CPU)
+        if self.finish is None:
             return result
         hidden = ("final_obs", "final_info", "final_observation")
-        return self._finish(result, {k: v for k, v in info.items() if k not in hidden})
+        return self.finish(result, {k: v for k, v in info.items() if k not in hidden})
 
     def _hold_ended_rows(self, result: TensorDict) -> TensorDict:
         """Restore the last values of rows that ended in an earlier step."""
         if self._last is not None and self._ended.any():
             keep_rows(result, self._last, self._ended)
-            rows = torch.from_numpy(self._ended).to(self._conversion.device)
+            rows = torch.from_numpy(self._ended).to(self.conversion.device)
             reward = read(result, "reward")
             reward[rows] = 0
         self._ended = np.logical_or(self._ended, self._over)
@@ -176,9 +176,9 @@ class VectorEnvRows:
             raise EnvError(
                 "rows ended and reset themselves, but info has no final_obs",
                 hint="create the env with autoreset_mode=AutoresetMode.DISABLED if it supports it",
-                where=Where(env=self._conversion.name),
+                where=Where(env=self.conversion.name),
             )
-        space, single = self._env.observation_space, self._env.single_observation_space
+        space, single = self.env.observation_space, self.env.single_observation_space
         rows = list(iterate(space, observation))
         for index in np.flatnonzero(over):
             rows[index] = final[index]
@@ -190,12 +190,12 @@ class VectorEnvRows:
         mask = None if tensordict is None else read(tensordict, "_reset")
         rows = None if mask is None else mask.reshape(-1).cpu().numpy().copy()
         if tensordict is not None and rows is not None and not rows.any():
-            return self._conversion.keep_current_values(tensordict)
+            return self.conversion.keep_current_values(tensordict)
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._reset_env(rows, seed, kwargs)
             self._current = (observation, info)
-            fields = self._conversion.observation.encode(observation)
+            fields = self.conversion.observation.encode(observation)
         except Exception as error:
             raise self._failure(None, "reset", error) from error
         none = np.zeros(self._rows, np.bool_)
@@ -231,29 +231,29 @@ class VectorEnvRows:
             # A vector env creates the generators of its spaces, seeded by the system.
             names = ("action_space", "observation_space")
             for name in (*names, *(f"single_{name}" for name in names)):
-                getattr(self._env, name).seed(seed)
-        return self._env.reset(seed=seed, **kwargs)
+                getattr(self.env, name).seed(seed)
+        return self.env.reset(seed=seed, **kwargs)
 
     def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> ResetResult:
         if not self._resets_rows:
             raise EnvError(
-                f"{type(self._env.unwrapped).__name__} resets rows by itself "
+                f"{type(self.env.unwrapped).__name__} resets rows by itself "
                 f"({mode_name(self._mode)}) and cannot reset only some of them",
                 hint=_ROWS_HINT,
-                where=Where(env=self._conversion.name),
+                where=Where(env=self.conversion.name),
             )
         # A new dict, because the env removes the mask from the options.
         options = {**(kwargs.pop("options", None) or {}), "reset_mask": rows.copy()}
         seeds: Any = None  # Gymnasium takes a list, with None for rows that keep their generator
         if seed is not None:
             seeds = [seed + index if row else None for index, row in enumerate(rows)]
-        return self._env.reset(seed=seeds, options=options, **kwargs)
+        return self.env.reset(seed=seeds, options=options, **kwargs)
 
     def probe(self, actions: Sequence[object]) -> list[Info]:
         """Return the infos of a reset and a few steps."""
-        infos = [self._env.reset()[1]]
+        infos = [self.env.reset()[1]]
         for action in actions:
-            _, _, terminated, truncated, info = self._env.step(action)
+            _, _, terminated, truncated, info = self.env.step(action)
             infos.append(dict(merge_final_info(info)))
             if np.logical_or(terminated, truncated).any():
                 break

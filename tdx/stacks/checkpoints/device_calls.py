@@ -130,7 +130,7 @@ def _to_tensors(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _load_pipelines(checkpoint: Checkpoint) -> list[tuple[Processor, Any]]:
+def _load_pipelines(checkpoint: Checkpoint) -> list[tuple[Processor, object]]:
     """Load the processors as LeRobot does."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -154,7 +154,7 @@ def _load_pipelines(checkpoint: Checkpoint) -> list[tuple[Processor, Any]]:
                 import lerobot.policies.factory  # noqa: F401
         pipelines = []
         for processor in checkpoint.processors:
-            options: dict[str, Any] = {}
+            options: dict[str, object] = {}
             if processor.role == "preprocessor":
                 if any(step.name == DEVICE_STEP for step in processor.steps):
                     options["overrides"] = {DEVICE_STEP: {"device": DEVICE.type}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -55,23 +54,26 @@ def read_json(container: Container, name: str) -> dict[str, Json]:
     return parse_mapping(parse_json(read_part(container, name, MAX_JSON_BYTES), name), name)
 
 
-def parse_mapping(
-    value: object, what: str, hint: str = "save the checkpoint again"
-) -> dict[str, Json]:
+_HINT = "save the checkpoint again"
+
+
+def parse_mapping(value: object, what: str, hint: str = _HINT) -> dict[str, Json]:
     """Return a JSON object."""
     if not isinstance(value, dict):
         raise StorageError(f"{what} is not a JSON object", hint=hint)
     return value
 
 
-def parse_statistics(value: Json, what: str) -> Mapping[str, Array]:
+def parse_statistics(value: object, what: str, hint: str = _HINT) -> dict[str, Array]:
     """Return statistics by name from lists of numbers; those that are ``null`` are left out."""
     statistics = {}
-    for name, numbers in parse_mapping(value, what).items():
+    for name, numbers in parse_mapping(value, what, hint).items():
         if numbers is None:
             continue
         try:
             statistics[name] = np.atleast_1d(np.asarray(numbers, np.float64))
         except (ValueError, TypeError) as error:
-            raise StorageError(f"{name!r} in {what} is not an array of numbers") from error
+            raise StorageError(
+                f"{name!r} in {what} is not an array of numbers", hint=hint
+            ) from error
     return statistics

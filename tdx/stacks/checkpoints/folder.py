@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tdx.foundation.container import Container
-from tdx.foundation.errors import StorageError, explain_os_error
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import report_read_errors
 from tdx.stacks.checkpoints.groot import GROOT
 from tdx.stacks.checkpoints.lerobot import LEROBOT
 from tdx.stacks.checkpoints.model import HUB_PREFIX, Checkpoint
@@ -86,16 +87,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     form, folder, files = found
     try:
-        with Container.open(folder) as container:
+        with report_read_errors(name), Container.open(folder) as container:
             checkpoint = form.read(container, files)
     except StorageError as error:
         if not is_on_hub:
             raise
         message = error.message.replace(str(folder), name)
         raise StorageError(message, hint=error.hint, where=error.where) from error
-    except OSError as error:
-        reason = explain_os_error(error)
-        raise StorageError(f"{name} cannot be read: {reason}") from error
     return replace(checkpoint, target=name)
 
 

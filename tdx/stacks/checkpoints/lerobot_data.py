@@ -18,14 +18,16 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import MissingPackageError, StorageError, explain_os_error, install_extra
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.stacks.checkpoints.dataset import BATCH_ROWS, Dataset, DatasetFeature, list_files, merge
-from tdx.stacks.checkpoints.files import parse_mapping
+from tdx.stacks.checkpoints.files import parse_mapping, parse_statistics
 from tdx.stacks.checkpoints.frames import table_images, video_frames
 from tdx.stacks.checkpoints.model import Json, parse_fps, parse_list
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
 
-_mapping = partial(parse_mapping, hint="download the dataset again")
+_AGAIN = "download the dataset again"
+_mapping = partial(parse_mapping, hint=_AGAIN)
+_statistics = partial(parse_statistics, hint=_AGAIN)
 INFO, STATS, EPISODES_STATS = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl"
 
 
@@ -81,7 +83,7 @@ def _feature(value: Mapping[str, Json], key: str) -> DatasetFeature:
 def _read_statistics(container: Container) -> dict[str, dict[str, Array]]:
     try:
         document = _mapping(parse_json(container.read(STATS, MAX_HEADER_BYTES), STATS), STATS)
-        return {key: _arrays(value, STATS) for key, value in document.items()}
+        return {key: _statistics(value, STATS) for key, value in document.items()}
     except FileNotFoundError:
         pass
     try:
@@ -92,19 +94,9 @@ def _read_statistics(container: Container) -> dict[str, dict[str, Array]]:
     for line in lines:
         document = _mapping(parse_json(line, EPISODES_STATS), EPISODES_STATS)
         stats = _mapping(document.get("stats"), EPISODES_STATS)
-        episodes.append({key: _arrays(value, EPISODES_STATS) for key, value in stats.items()})
+        episodes.append({key: _statistics(value, EPISODES_STATS) for key, value in stats.items()})
     keys = dict.fromkeys(key for episode in episodes for key in episode)
     return {key: merge([episode[key] for episode in episodes if key in episode]) for key in keys}
-
-
-def _arrays(value: object, what: str) -> dict[str, Array]:
-    arrays = {}
-    for name, numbers in _mapping(value, what).items():
-        try:
-            arrays[name] = np.asarray(numbers, np.float64)
-        except (ValueError, TypeError) as error:
-            raise StorageError(f"{name!r} in {what} is not an array of numbers") from error
-    return arrays
 
 
 def _read_tables(
@@ -128,7 +120,7 @@ def _read_tables(
                     if missing:
                         raise StorageError(
                             f"{name} has no column {missing[0]!r}, which {INFO} declares",
-                            hint="download the dataset again",
+                            hint=_AGAIN,
                         )
                     for batch in table.iter_batches(BATCH_ROWS, columns=list(keys)):
                         yield {
@@ -155,7 +147,7 @@ def _rows(column: ChunkedArray, feature: DatasetFeature, key: str, name: str) ->
         raise StorageError(
             f"{key!r} in {name} has {len(numbers):,} numbers in {count:,} steps, and {INFO} "
             f"declares the shape {list(feature.shape)}",
-            hint="download the dataset again",
+            hint=_AGAIN,
         )
     rows: Array = numbers.reshape(count, width)
     return rows

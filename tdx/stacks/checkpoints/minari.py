@@ -66,7 +66,7 @@ def ignore_warnings() -> Iterator[None]:
         yield
 
 
-def flatten_arrays(values: Any, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
+def flatten_arrays(values: object, name: str, path: Sequence[str] = ()) -> dict[str, Array]:
     """Flatten arrays in dicts to places such as ``observations/agent/position``."""
     if isinstance(values, dict):
         found: dict[str, Array] = {}
@@ -186,8 +186,8 @@ class _Place:
 
 
 def _leaves(
-    space: Space[Any], path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Space[Any]]]:
+    space: Space[object], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Space[object]]]:
     from gymnasium.spaces import Dict
 
     if isinstance(space, Dict):

@@ -9,7 +9,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.foundation.untrusted import MAX_DIMS
 from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints.model import VIDEO, Checkpoint, Feature, Processor, Step
-from tdx.stacks.checkpoints.steps import DEFINITIONS, FeatureSpecs, why_unchanged
+from tdx.stacks.checkpoints.steps import DEFINITIONS, FeatureSpecs, rename_map, why_unchanged
 
 MAX_NUMBERS = 2**26
 """Largest number of values in a sample, which is drawn and has bounds."""
@@ -118,8 +118,6 @@ def _declared(processor: Processor, *, action: bool) -> dict[str, Feature]:
 
 def _undo_renames(processor: Processor, features: Mapping[str, Feature]) -> dict[str, Feature]:
     for step in reversed(processor.steps):
-        names = step.config.get("rename_map")
-        if isinstance(names, dict):
-            back = {new: old for old, new in names.items() if isinstance(new, str)}
-            features = {back.get(key, key): feature for key, feature in features.items()}
+        back = {new: old for old, new in rename_map(step).items()}
+        features = {back.get(key, key): feature for key, feature in features.items()}
     return dict(features)

@@ -158,7 +158,8 @@ def scaling_of(
             f"{step.name} has the unknown mode {mode!r}", hint=f"modes: {', '.join(STATISTICS)}"
         )
     low, high = (array.astype(dtype) for array in pick_statistics(step, key, mode, statistics))
-    eps = dtype.type(_number(step.config.get("eps"), 1e-8))
+    declared = step.config.get("eps")
+    eps = dtype.type(declared if isinstance(declared, int | float) else 1e-8)
     if mode == "MEAN_STD":
         return mode, low, high if inverse else high + eps
     width = high - low
@@ -192,15 +193,12 @@ def _scale(step: Step, key: str, kind: str, value: Array, *, inverse: bool) -> A
     return (value + one) * width / two + low
 
 
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, int | float) else default
-
-
 def _array(value: object) -> Array:
     return value if isinstance(value, np.ndarray) else np.asarray(value)
 
 
-def _rename_map(step: Step) -> Mapping[str, str]:
+def rename_map(step: Step) -> Mapping[str, str]:
+    """Return the new keys of a step that renames observations, by the old ones."""
     declared = step.config.get("rename_map")
     if not isinstance(declared, dict):
         return {}
@@ -208,7 +206,7 @@ def _rename_map(step: Step) -> Mapping[str, str]:
 
 
 def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
-    names = _rename_map(step)
+    names = rename_map(step)
     return {
         names.get(key, key) if key.startswith("observation") else key: value
         for key, value in sample.items()
@@ -216,7 +214,7 @@ def _rename(step: Step, sample: SampleEntries) -> SampleEntries:
 
 
 def _rename_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
-    names = _rename_map(step)
+    names = rename_map(step)
     renamed = {key: names.get(key, key) for key in leaves if key.startswith("observation")}
     return {
         renamed.get(key, key): replace(leaf, key=renamed.get(key, key))
@@ -249,7 +247,8 @@ def _lacks_batch(step: Step, key: str, dims: int) -> bool:
         return dims == 1 and _adds_batch_to(step, "action")
     if key in ("index", "task_index"):
         return dims == 0 and _adds_batch_to(step, _EXTRA)
-    expected = 1 if key in VECTORS else 3 if _is_image(key) else None
+    is_image = key == IMAGE or key.startswith(f"{IMAGES}.")
+    expected = 1 if key in VECTORS else 3 if is_image else None
     return dims == expected and _adds_batch_to(step, "observation")
 
 
@@ -259,10 +258,6 @@ def _adds_batch_to(step: Step, part: str) -> bool:
 
 
 _EXTRA = "complementary_data"
-
-
-def _is_image(key: str) -> bool:
-    return key == IMAGE or key.startswith(f"{IMAGES}.")
 
 
 _FLOATS: Mapping[str, type[np.floating]] = MappingProxyType(
@@ -556,10 +551,6 @@ def _absolute_specs(step: Step, leaves: FeatureSpecs) -> FeatureSpecs:
     }
 
 
-def _same(_: Step, sample: SampleEntries) -> SampleEntries:
-    return sample
-
-
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
     {
         "rename_observations_processor": Definition(_rename, _rename_specs),
@@ -586,7 +577,7 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "smolvla_new_line_processor": Definition(_end_with_newline),
         "pi0_new_line_processor": Definition(_end_with_newline),
         "torch2numpy_action_processor": Definition(_to_numpy_action, _to_numpy_action_specs),
-        "numpy2torch_action_processor": Definition(_same),
+        "numpy2torch_action_processor": Definition(lambda _, sample: sample),
         "xvla_rotation_6d_to_axis_angle": Definition(_axis_angle_action, _axis_angle_specs),
         "map_tensor_to_delta_action_dict": Definition(_delta_action, _delta_action_specs),
     }

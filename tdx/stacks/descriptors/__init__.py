@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tdx.foundation.errors import StorageError, explain_os_error
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import report_read_errors
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.stacks.descriptors.isaaclab import read_isaaclab
 from tdx.stacks.descriptors.mjlab import read_mjlab
@@ -51,13 +52,8 @@ def read_descriptor(path: str | Path) -> Descriptor:
         StorageError: The file cannot be read or is malformed.
     """
     path = Path(path)
-    try:
+    with report_read_errors(path):
         descriptor = read_mjlab(path) if path.suffix == ".onnx" else read_isaaclab(path)
-    except StorageError:
-        raise
-    except OSError as error:
-        reason = explain_os_error(error)
-        raise StorageError(f"{path} cannot be read: {reason}") from error
     terms, actions = descriptor.terms, descriptor.actions
     sizes = [len(terms), len(actions), len(descriptor.robot.joints)]
     sizes += [len(term.joints) for term in terms] + [len(action.joints) for action in actions]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from tdx.foundation.errors import PipelineError, StorageError
 from tdx.foundation.untrusted import MAX_PIPELINE_BYTES, Fields, read_limited
@@ -80,7 +79,7 @@ def read_isaaclab(path: Path) -> Descriptor:
     )
 
 
-def _check_size(content: Any, path: Path) -> None:
+def _check_size(content: object, path: Path) -> None:
     """Refuse a document whose aliases repeat its parts without end; even its text is too large."""
     pending = [content]
     for _ in range(_MAX_VALUES):
@@ -173,7 +172,7 @@ def _numbers(fields: Fields, name: str, joints: Joints, notes: list[str]) -> Num
             return None
         value = [value[joint] for joint in joints if joint in value]
     flat: list[float] = []
-    pending: list[Any] = [value]
+    pending: list[object] = [value]
     while pending:
         item = pending.pop()
         if isinstance(item, list):

@@ -19,7 +19,7 @@ _LEARNING = ("_update_running_mean", "training")
 """Attributes that switch the updates of running statistics."""
 
 
-def build_batch(space: spaces.Space[Any], entries: RowEntries, count: int) -> Any:
+def build_batch(space: spaces.Space[object], entries: RowEntries, count: int) -> object:
     """Return a batch of values of a space from entries ``[N, ...]``."""
     if isinstance(space, spaces.Dict):
         return {
@@ -43,7 +43,9 @@ def _below(entries: RowEntries, name: str) -> RowEntries:
     return entries_below
 
 
-def build_value(space: spaces.Space[Any], entries: Mapping[Any, Any], key: tuple[str, ...]) -> Any:
+def build_value(
+    space: spaces.Space[object], entries: Mapping[Any, Any], key: tuple[str, ...]
+) -> Any:
     """Return a value of a space; entries that are missing or of another shape become zeros."""
     if isinstance(space, spaces.Dict):
         return {
@@ -85,7 +87,7 @@ def build_info(entries: RowEntries) -> dict[str, object]:
     return info
 
 
-def build_action(space: spaces.Space[Any], entries: RowEntries, num_envs: int | None) -> object:
+def build_action(space: spaces.Space[object], entries: RowEntries, num_envs: int | None) -> object:
     """Return the action of an env from entries ``[R, ...]``; rows are repeated if necessary.
 
     An entry of a ``Dict`` is nested below ``action``.
@@ -106,7 +108,7 @@ def build_action(space: spaces.Space[Any], entries: RowEntries, num_envs: int | 
     return _stack(rows)
 
 
-def _stack(rows: list[Any]) -> Any:
+def _stack(rows: list[Any]) -> object:
     first = rows[0]
     if isinstance(first, dict):
         return {name: _stack([row[name] for row in rows]) for name in first}
@@ -117,7 +119,7 @@ def _stack(rows: list[Any]) -> Any:
 
 def learning_switches(owners: Iterable[object]) -> list[tuple[object, str, object]]:
     """Return the changes that stop the updates of running statistics."""
-    changes: list[tuple[Any, str, Any]] = []
+    changes: list[tuple[object, str, object]] = []
     for owner in owners:
         own = instance_dict(owner) or {}
         has_statistics = any("rms" in name or "stat" in name for name in attributes_of(owner))

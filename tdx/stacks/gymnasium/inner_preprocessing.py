@@ -84,7 +84,7 @@ def preprocessing_arguments(env: Any) -> Mapping[str, object]:
     }
 
 
-def describe_preprocessing(env: Any) -> Iterator[str]:
+def describe_preprocessing(env: object) -> Iterator[str]:
     """Say what happens inside a vector env in C++."""
     arguments = preprocessing_arguments(env)
     name = type(env).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
@@ -58,7 +58,7 @@ class LevelStack(Stack):
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
         self._space_seed: int | None = None
-        self._seeded_space: Any = None
+        self._seeded_space: gymnasium.Space[object] | None = None
         # A tracer may attach for each step.
         self._last_results: LastResults = {}
         self.actor = Actor()
@@ -182,9 +182,9 @@ class LevelStack(Stack):
             np.random.set_state(state)
 
     @property
-    def sampled_space(self) -> gymnasium.Space[Any]:
+    def sampled_space(self) -> gymnasium.Space[object]:
         """Space of random actions. Default: that of the outermost object, as it is now."""
-        space: gymnasium.Space[Any] = self.target.action_space
+        space: gymnasium.Space[object] = self.target.action_space
         return space
 
     def sample_action(self) -> Any:
@@ -211,7 +211,7 @@ class LevelDriver(ABC):
 
     policy_hint = "pass a function that takes observations and returns actions"
 
-    def __init__(self, stack: LevelStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: LevelStack, policy: object) -> None:
         if policy is not None and not callable(policy):
             raise ArgumentError(
                 f"the policy must be callable, got {type(policy).__name__}", hint=self.policy_hint
@@ -221,7 +221,7 @@ class LevelDriver(ABC):
                 "the env is closed", hint="create a new one", where=Where(env=stack.name)
             )
         self._stack, self._policy, self._policy_name = stack, policy, policy_name(policy)
-        self._observation: Any = None
+        self._observation: object = None
         self._reset_due = True
 
     @property
@@ -233,7 +233,7 @@ class LevelDriver(ABC):
         self._observation = self._reset(pending if seed is None else seed)
         self._reset_due = False
 
-    def step(self, action: Any = None) -> None:
+    def step(self, action: object = None) -> None:
         actor = self._stack.actor
         start = time.perf_counter_ns()
         actor.name = "given"
@@ -259,13 +259,14 @@ class LevelDriver(ABC):
     def _read(self, result: object) -> tuple[object, bool]:
         """Return the observation of a step, and whether a reset is due."""
 
-    def _check_result(self, result: Any, method: str, parts: str) -> Any:
+    def _check_result(self, result: object, method: str, parts: str) -> tuple[Any, ...]:
         """Return what a method returned."""
         length = parts.count(",") + 1
-        if isinstance(result, tuple) and len(result) == length:
-            return result
-        is_tuple = isinstance(result, tuple)
-        form = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
+        form = f"a {type(result).__name__}"
+        if isinstance(result, tuple):
+            if len(result) == length:
+                return result
+            form = f"{len(result)} values"
         raise EnvError(
             f"{method} returned {form} instead of {length} values",
             hint=f"return {parts}",

@@ -60,14 +60,14 @@ class Level:
         return self.name if name is None else str(name)
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
+    def observation_space(self) -> gymnasium.Space[object]:
         """Space of the observations of one env."""
         if self.num_envs is None or self.in_rows:
             return self.owner.observation_space
         return self.owner.single_observation_space
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         """Space of the actions of one env."""
         if self.num_envs is None or self.in_rows:
             return self.owner.action_space
@@ -200,7 +200,7 @@ def _is_env(value: object) -> bool:
     return any(hasattr(kind, name) or name in attributes_of(value) for name in _ACTION_SPACES)
 
 
-def _fits(owner: Any, env: Any) -> bool:
+def _fits(owner: object, env: Any) -> bool:
     """Return True if an env that an owner holds can be a level: both are single, or vector envs."""
     if isinstance(owner, VectorEnv) or isinstance(env, VectorEnv):
         return isinstance(owner, VectorEnv) and isinstance(env, VectorEnv)
@@ -222,7 +222,7 @@ def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
     return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
 
 
-def _hidden_envs(owner: object, levels: Sequence[Any]) -> Iterator[str]:
+def _hidden_envs(owner: object, levels: Sequence[object]) -> Iterator[str]:
     if isinstance(owner, _KINDS):
         return
     shown = {id(part) for level in levels for part in (level, *_nested_envs(level))}

@@ -169,7 +169,7 @@ class WrapperLevels(NestedLevels):
             yield
 
     def generators(self) -> list[object]:
-        generators: dict[int, Any] = {}
+        generators: dict[int, object] = {}
         for level in self._levels.values():
             for owner in level.owners:
                 for generator in _generators_of(owner, is_base=level.index < 0):

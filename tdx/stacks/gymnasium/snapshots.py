@@ -26,7 +26,7 @@ from tdx.stacks.sources import attributes_of
 _MAX_INFO_DEPTH = 4
 
 
-def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Composite:
+def space_specs(space: spaces.Space[object], key: str, num_envs: int | None) -> Composite:
     """Return the specs of a space; the entries of a ``Dict`` are nested below ``key``."""
     options = CodecOptions(num_envs, categorical=True, remap_state=False)
     spec = codec_of(space, options).spec
@@ -36,12 +36,12 @@ def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Com
     return Composite({key: spec}, shape=options.lead)
 
 
-def observation_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
+def observation_entries(space: spaces.Space[object], value: object) -> LevelEntries:
     """Return the entries of an observation, with the dtype and shape that it has."""
     return _entries(space, value, (OBSERVATION,))
 
 
-def action_entries(space: spaces.Space[Any], value: object) -> LevelEntries:
+def action_entries(space: spaces.Space[object], value: object) -> LevelEntries:
     """Return the entries of an action."""
     return _entries(space, value, (ACTION,))
 
@@ -89,7 +89,7 @@ def _entries(space: object, value: object, key: tuple[str, ...]) -> LevelEntries
     return {path: tensor}
 
 
-def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> LevelEntries:
+def _tuple_entries(space: spaces.Tuple[object], value: Any, key: tuple[str, ...]) -> LevelEntries:
     """Return the parts of a tuple, stacked if they have the same shape as in the spec."""
     path: NestedKey = key if len(key) > 1 else key[0]
     spec = codec_of(space, CodecOptions(None, categorical=True, remap_state=False)).spec

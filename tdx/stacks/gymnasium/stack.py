@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -116,18 +116,18 @@ class GymnasiumStack(LevelStack):
             rebuilt.close()
 
     @property
-    def sampled_space(self) -> Space[Any]:
+    def sampled_space(self) -> Space[object]:
         """Space of random actions; envpool declares that of one of its envs."""
         if not is_envpool(self._core):
             return super().sampled_space
         return self._batched_space
 
     @cached_property
-    def _batched_space(self) -> Space[Any]:
+    def _batched_space(self) -> Space[object]:
         outer = self.levels[-1]
         return batch_space(outer.action_space, outer.num_envs or 1)
 
-    def driver(self, policy: Any = None) -> GymnasiumDriver:
+    def driver(self, policy: object = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
         return GymnasiumDriver(self, policy)
 
@@ -170,7 +170,7 @@ class GymnasiumDriver(LevelDriver):
 
     policy_hint = "pass a function that takes an observation and returns an action"
 
-    def __init__(self, stack: LevelStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: LevelStack, policy: object) -> None:
         super().__init__(stack, policy)
         env = stack.target
         self._is_vector = isinstance(env, VectorEnv)
@@ -179,7 +179,7 @@ class GymnasiumDriver(LevelDriver):
         self._takes_seed = not is_envpool(core_of(env))  # It would warn that it ignores it.
         self._ended: Any = None
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         env, ended = self._stack.target, self._ended
         self._ended = None
         seed = seed if self._takes_seed else None
@@ -189,7 +189,7 @@ class GymnasiumDriver(LevelDriver):
     def _sample(self) -> object:
         return self._stack.sample_action()
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         parts = "observation, reward, terminated, truncated, info"
         observation, _, terminated, truncated, _ = self._check_result(result, "step", parts)
         if not self._is_vector:

@@ -21,7 +21,7 @@ _LARGE = 16_384
 _NUMBERS = "biufc"
 _STEP_PARTS = 5
 
-LevelEntries = dict[NestedKey, Any]
+LevelEntries = dict[NestedKey, object]
 """Values by key; objects that are not numbers stay as they are."""
 SharedPaths = tuple[tuple[str, ...], ...]
 """Where an observation is in the memory of another one; the empty path is the whole."""

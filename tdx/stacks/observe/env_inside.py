@@ -51,7 +51,7 @@ def replaced_env(levels: Levels, answer: AnswerCall) -> Iterator[None]:
 
         return send if slot.method == "step_async" else call
 
-    sent: dict[int, Callable[[], Any]] = {}
+    sent: dict[int, Callable[[], object]] = {}
     with Patches() as patches:
         for slot in list(levels.slots()):
             # The own `step` of a VecEnv calls both halves.

@@ -86,7 +86,7 @@ def fill_opaque(value: object, live: object) -> Any:
     return value
 
 
-def map_arrays(value: object, function: Callable[[Any], Any]) -> Any:
+def map_arrays(value: object, function: Callable[[Any], Any]) -> object:
     """Return a value with a function applied to each array and tensor in it."""
     if isinstance(value, dict):
         return {name: map_arrays(item, function) for name, item in value.items()}
@@ -126,7 +126,7 @@ class Event:
     own_ns: int = 0  # Duration without its children.
     error: Exception | None = None
     shared: SharedPaths = ()  # Where its observation is in the memory of the previous one.
-    previous: Any = None  # Copy of the previous observation, if they share memory.
+    previous: object = None  # Copy of the previous observation, if they share memory.
 
     def walk(self) -> Iterator[Event]:
         """Yield this event and all events inside it, in the order in which they began."""

@@ -43,7 +43,7 @@ class Details:
 
     error: Exception | None = None
     shared: SharedPaths = ()
-    previous: Any = None
+    previous: object = None
 
 
 Call = tuple[Slot, int, Any, Any, Details | None, int, int, int]

@@ -68,7 +68,7 @@ class Generators:
 
 
 @lru_cache(maxsize=1024)
-def _seeded_state(kind: type[np.random.BitGenerator], seed: int) -> Mapping[str, Any]:
+def _seeded_state(kind: type[np.random.BitGenerator], seed: int) -> Mapping[str, object]:
     """Return the state of a new generator.
 
     It is cached, because a recording and its replays seed with the same numbers.
@@ -172,7 +172,7 @@ def returned_of(form: LevelForm, method: Method, result: object, rows: int) -> o
     return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
-def _first_rows(value: object, rows: int) -> Any:
+def _first_rows(value: object, rows: int) -> object:
     return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
 
 
@@ -342,7 +342,7 @@ class CallReplay:
         self._frames.append(frame)
         self._generators.seed(item.event.start)
         args, kwargs = self._forced_arguments(slot, item.event, args, kwargs)
-        result: Any = None
+        result: object = None
         try:
             result = original(*args, **kwargs)
             self._compare_returned(slot, item.event, result)
@@ -675,7 +675,7 @@ def convert_batch(
     return _batched(value, rows)
 
 
-def _single(value: Any) -> Any:
+def _single(value: object) -> object:
     def first(array: Any) -> Any:
         item = array[0] if array.ndim else array
         return item.copy() if isinstance(item, np.ndarray) else item

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
 
 from tdx.core.meter import Meter, Part, Work
 from tdx.foundation.errors import EnvError
+from tdx.foundation.patches import recording_thread
 from tdx.stacks.observe.levels import NestedLevels, Original, Slot
 
 
@@ -40,14 +40,7 @@ def timed_levels(levels: NestedLevels, meter: Meter) -> Iterator[None]:
             return None
         work: Work = "env" if slot.level < 0 else "wrapper"
         timed = meter.timed(Part(work, slot.level, names[slot.level], lane), original)
-        if slot.level != levels.top:
-            return timed
-
-        def record_thread(*args: object, **kwargs: object) -> object:
-            threads.add(get_ident())
-            return timed(*args, **kwargs)
-
-        return record_thread
+        return recording_thread(timed, threads) if slot.level == levels.top else timed
 
     with levels.attached(wrap):
         yield

@@ -7,7 +7,7 @@ each agent has an entry, such as ``observation.archer_0``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,7 +44,7 @@ def _modified_name(owner: object) -> str:
     return str(getattr(modifier, "__name__", type(owner).__name__))
 
 
-def _fold(parts: Sequence[Space[Any]]) -> Space[Any] | None:
+def _fold(parts: Sequence[Space[object]]) -> Space[object] | None:
     """Return the space of all agents together, ``[A, ...]``; ``None`` if there is none."""
     first, count = parts[0], len(parts)
     if any(part != first for part in parts):
@@ -82,20 +82,20 @@ class ParallelLevel(Level):
         metadata = getattr(self.owner, "metadata", None) or {}
         return str(metadata.get("name", self.name))
 
-    def agent_spaces(self, method: str) -> list[Space[Any]]:
+    def agent_spaces(self, method: str) -> list[Space[object]]:
         return [getattr(self.owner, method)(agent) for agent in self.agents]
 
-    def _space(self, method: str, *, is_folded: bool) -> Space[Any]:
+    def _space(self, method: str, *, is_folded: bool) -> Space[object]:
         parts = self.agent_spaces(method)
         folded = _fold(parts) if is_folded else None
         return spaces.Dict(dict(zip(self.agents, parts, strict=True))) if folded is None else folded
 
     @property
-    def observation_space(self) -> Space[Any]:
+    def observation_space(self) -> Space[object]:
         return self._space("observation_space", is_folded=self.is_folded[0])
 
     @property
-    def action_space(self) -> Space[Any]:
+    def action_space(self) -> Space[object]:
         return self._space("action_space", is_folded=self.is_folded[1])
 
     def info(self) -> StageInfo:
@@ -143,7 +143,7 @@ def list_levels(env: Any) -> tuple[ParallelLevel, ...]:
     return tuple(replace(level, is_folded=(is_folded[0], is_folded[1])) for level in levels)
 
 
-def _inner_env(owner: object) -> Any:
+def _inner_env(owner: object) -> object:
     """Return the parallel env that a wrapper steps; ``None`` for the env inside.
 
     Some wrappers of SuperSuit convert a parallel env to an AEC env, wrap that, and convert it back.
@@ -178,7 +178,7 @@ class ParallelLevels(WrapperLevels):
         assert isinstance(level, ParallelLevel)
         return level
 
-    def _join_result(self, index: int, result: Any) -> Any:
+    def _join_result(self, index: int, result: Any) -> object:
         """Return a result as one of a single env.
 
         An agent that has left the episode has reward 0 and is terminated.
@@ -200,10 +200,10 @@ class ParallelLevels(WrapperLevels):
     def given_entries(self, index: int, given: Any) -> LevelEntries:
         return super().given_entries(index, self._level(index).join(given, of_actions=True))
 
-    def returned_entries(self, index: int, method: Method, returned: Any) -> LevelEntries:
+    def returned_entries(self, index: int, method: Method, returned: object) -> LevelEntries:
         return super().returned_entries(index, method, self._join_result(index, returned))
 
-    def base_entries(self, slot: Slot, result: Any) -> RowEntries:
+    def base_entries(self, slot: Slot, result: object) -> RowEntries:
         return super().base_entries(slot, self._join_result(-1, result))
 
     def base_result(self, slot: Slot, entries: RowEntries, live: Any) -> Any:
@@ -278,7 +278,7 @@ class PettingZooStack(LevelStack):
         return ()
 
     @cached_property
-    def sampled_space(self) -> Space[Any]:
+    def sampled_space(self) -> Space[object]:
         """Space of the random actions of all agents, created once: it keeps the seed."""
         return self.outer.action_space
 
@@ -293,7 +293,7 @@ class PettingZooStack(LevelStack):
         left = set(self.target.agents)
         return [agent for agent in self.outer.agents if agent in left]
 
-    def driver(self, policy: Any = None) -> PettingZooDriver:
+    def driver(self, policy: object = None) -> PettingZooDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes and returns a dict by agent."""
         return PettingZooDriver(self, policy)
 
@@ -303,18 +303,18 @@ class PettingZooDriver(LevelDriver):
 
     policy_hint = "pass a function that takes observations and returns actions, both by agent"
 
-    def __init__(self, stack: PettingZooStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: PettingZooStack, policy: object) -> None:
         super().__init__(stack, policy)
         self._parallel = stack
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         result = self._stack.target.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         stack = self._parallel
         return stack.outer.split(stack.sample_action(), stack.acting, of_actions=True)
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         observations = self._check_result(result, "step", _PARTS)[0]
         return observations, not self._stack.target.agents

@@ -57,7 +57,7 @@ class PufferLevels(WrapperLevels):
         return (*result[:-1], []) if slot.form.is_batch else result
 
 
-def _copy(result: Any, below: Below) -> tuple[Any, ...] | None:
+def _copy(result: Any, below: Below) -> tuple[object, ...] | None:
     return copy_result((*result[:-1], {}), below)
 
 
@@ -92,7 +92,7 @@ class PufferStack(VectorStack):
         """Return copies of the numbers that a level keeps; the vector env keeps only buffers."""
         return super().level_state(level) if level.in_rows else {}
 
-    def driver(self, policy: Any = None) -> PufferDriver:
+    def driver(self, policy: object = None) -> PufferDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
         return PufferDriver(self, policy)
 
@@ -100,10 +100,10 @@ class PufferStack(VectorStack):
 class PufferDriver(VectorDriver):
     """Resets and steps a vector env of PufferLib, which resets what has ended."""
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         env = self._stack.target
         result = env.reset() if seed is None else env.reset(seed=seed)
         return self._check_result(result, "reset", "observations, infos")[0]
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         return self._check_result(result, "step", _PARTS)[0], False

@@ -29,7 +29,7 @@ class Column:
 Columns = Mapping[str, Column]
 
 
-def flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def flatten(value: object, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the arrays in nested dicts and tuples, with their keys.
 
     Example:
@@ -46,7 +46,7 @@ def flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def unflatten(entries: Mapping[str, Any], template: Any, key: str) -> Any:
+def unflatten(entries: Mapping[str, object], template: object, key: str) -> object:
     """Return the arrays of some entries in the structure of a template."""
     if isinstance(template, Mapping):
         return {name: unflatten(entries, part, f"{key}.{name}") for name, part in template.items()}
@@ -76,9 +76,9 @@ def take_item(entries: Mapping[str, Any], template: Any, key: str, row: int) -> 
     )
 
 
-def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Column]]:
+def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, Column]]:
     """Return a copy of the numbers in a batch as arrays ``[N, ...]`` by key, and their forms."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     columns: dict[str, Column] = {}
     for name, data in batch.items():
         form: Literal["episodes", "list", "stacked"] = "stacked"
@@ -102,10 +102,10 @@ def read_batch(batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Colu
 
 
 def build_batch(
-    entries: Mapping[str, Any], columns: Columns, episode_ids: Sequence[str]
-) -> dict[str, Any]:
+    entries: Mapping[str, object], columns: Columns, episode_ids: Sequence[str]
+) -> dict[str, object]:
     """Return a batch with the numbers of some entries, in the form that it had."""
-    batch: dict[str, Any] = {}
+    batch: dict[str, object] = {}
     for name, column in columns.items():
         own = {
             key: torch.from_numpy(np.array(value)) if column.is_tensor else np.array(value)
@@ -127,7 +127,7 @@ def build_batch(
     return batch
 
 
-def _to_array(value: Any) -> Any:
+def _to_array(value: object) -> Any:
     if isinstance(value, Tensor):
         return np.array(value.detach().cpu().numpy())
     try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import Space
@@ -47,6 +47,9 @@ from tdx.stacks.samples import (
 from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.states import StateKeeper
 
+if TYPE_CHECKING:
+    from tdx.envs.gym.interface import Info
+
 _ACTIONS, _FOR_ENV = "actions", "actions_for_env"
 _KEPT = "episode.obs"
 """Key of the latest observations in the episodes, beside those in the batch, ``obs``."""
@@ -58,7 +61,7 @@ class Context:
 
     rows: int
     module: Any  # Or what stands for it.
-    spaces: tuple[Space[Any], Space[Any]]  # Of the observations and actions of one env.
+    spaces: tuple[Space[object], Space[object]]  # Of the observations and actions of one env.
     shared: dict[str, Any] = field(default_factory=dict)  # The shared_data of connectors.
     # Observations that the episodes keep after all connectors, by key.
     latest: dict[str, Any] = field(default_factory=dict)
@@ -87,20 +90,18 @@ class EnvSource(SampleSource):
         self.context, self._env = context, env
         self._ended = np.zeros(context.rows, bool)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Sample, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Sample, Info]:
         sample, info = super().reset(seed=seed)
         if self._env is not None:
             sample = dict(flatten(self._env.reset(seed=seed)[0], _KEPT))
         self._ended = np.zeros(self.context.rows, bool)
         return sample, info
 
-    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Sample) -> tuple[Sample, float, bool, bool, Info]:
         """Return the next observations; the env resets its sub-envs itself."""
         starts, rows = self._ended, self.context.rows
         zeros = np.zeros(rows), np.zeros(rows, bool), np.zeros(rows, bool)
-        info: dict[str, Any] = {"starts": starts, "written": dict(self.context.latest)}
+        info: Info = {"starts": starts, "written": dict(self.context.latest)}
         if self._env is None:
             sample, *_ = super().step(action)
             rewards, terminated, truncated = zeros
@@ -144,7 +145,7 @@ class ConnectorPart(Part):
         self._episodes = list(map(self._new_episode, range(context.rows)))
         self._step: tuple[Sample | None, Mapping[str, Any]] = (None, {})
 
-    def prepare(self, action: Sample | None, info: Mapping[str, Any]) -> None:
+    def prepare(self, action: Sample | None, info: Mapping[str, object]) -> None:
         self._step = action, info
 
     def forward(self, sample: Sample) -> Sample:
@@ -324,14 +325,14 @@ def _flat(pipeline: Any) -> list[Any]:
     ]
 
 
-def _blank(space: Space[Any]) -> Any:
+def _blank(space: Space[object]) -> Any:
     """Return an observation of a space, for its structure."""
     if isinstance(space, Dict):
         return {name: _blank(part) for name, part in space.spaces.items()}
     return tuple(map(_blank, space.spaces)) if isinstance(space, Tuple) else None
 
 
-def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
+def _row_boxes(space: Space[object], key: str, rows: int) -> dict[str, Box]:
     """Return the spaces of the arrays ``[N, ...]`` of N envs by key."""
     boxes: dict[str, Box] = {}
     spaces = {key: space}
@@ -357,7 +358,7 @@ def _row_boxes(space: Space[Any], key: str, rows: int) -> dict[str, Box]:
     return {name: boxes[name] for name in reversed(boxes)}
 
 
-def _action_boxes(space: Space[Any], inverse: Sequence[Any], rows: int) -> dict[str, Box]:
+def _action_boxes(space: Space[object], inverse: Sequence[object], rows: int) -> dict[str, Box]:
     """Return the spaces of what a module returns: actions between -1 and 1 if they are scaled."""
     boxes = _row_boxes(space, _ACTIONS, rows)
     if not any(getattr(piece, "normalize_actions", False) for piece in inverse):

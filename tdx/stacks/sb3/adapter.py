@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from numpy.typing import NDArray
 
 from tdx.envs.gym.autoreset import AutoresetMode
+from tdx.envs.gym.interface import AnyEnv, Info, ResetResult, StepResult
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.sb3.levels import close_vec_env
+
+VecStep = tuple[Any, NDArray[np.floating], NDArray[np.bool_], Sequence[Info]]
+"""Observations, rewards, dones and infos."""
+
+
+class VecEnv(Protocol):
+    """What steps a level: a VecEnv of Stable-Baselines3, or an object with its methods."""
+
+    num_envs: int
+
+    def seed(self, seed: int) -> object:
+        """Seed the next reset."""
+        ...
+
+    def reset(self) -> Any:
+        """Reset all rows, and return their observations."""
+        ...
+
+    def step(self, actions: Any) -> VecStep:
+        """Step all rows; those whose episode ends reset themselves."""
+        ...
+
+    def close(self) -> object:
+        """Close the sub-envs."""
+        ...
 
 
 class VecEnvAdapter(VectorEnv[Any, Any, Any]):
@@ -28,8 +55,10 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         infos: Infos of the last step.
     """
 
-    def __init__(self, level: Level, name: str | None = None, stepped: Any = None) -> None:
-        self.vec_env: Any = level.owner if stepped is None else stepped
+    def __init__(
+        self, level: Level, name: str | None = None, stepped: VecEnv | None = None
+    ) -> None:
+        self.vec_env: VecEnv = level.owner if stepped is None else stepped
         if level.in_rows:
             self.vec_env = SteppedRows(level.owners, level.observation_space)
         self.num_envs = self.vec_env.num_envs
@@ -40,7 +69,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         self.single_action_space = level.action_space
         self.observation_space = batch_space(level.observation_space, self.num_envs)
         self.action_space = batch_space(level.action_space, self.num_envs)
-        self.infos: Sequence[dict[str, Any]] = ()
+        self.infos: Sequence[Info] = ()
 
     @property
     def unwrapped(self) -> Any:
@@ -48,19 +77,19 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         return getattr(self.vec_env, "unwrapped", self.vec_env)
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+        self, *, seed: int | list[int | None] | None = None, options: Info | None = None
+    ) -> ResetResult:
         """Start new episodes in all rows; see :class:`gymnasium.vector.VectorEnv`."""
         first = seed[0] if isinstance(seed, list) else seed
         if first is not None:
             self.vec_env.seed(int(first))
         return self.vec_env.reset(), {}
 
-    def step(self, actions: object) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: object) -> StepResult:
         """Step all rows; those whose episode ends reset themselves."""
         observation, rewards, dones, self.infos = self.vec_env.step(actions)
         truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in self.infos])
-        info: dict[str, Any] = {}
+        info: Info = {}
         if np.any(dones):
             final = np.full(self.num_envs, None, dtype=object)
             for row, done in enumerate(dones):
@@ -79,9 +108,7 @@ class SteppedRows:
     A ``DummyVecEnv`` has no memory for text, which a wrapper above these levels may remove.
     """
 
-    def __init__(
-        self, envs: Sequence[gymnasium.Env[Any, Any]], space: gymnasium.Space[Any]
-    ) -> None:
+    def __init__(self, envs: Sequence[AnyEnv], space: gymnasium.Space[object]) -> None:
         self.num_envs = len(envs)
         self._envs, self._space = tuple(envs), space
         self._seeds: list[int | None] = [None] * len(envs)
@@ -90,13 +117,13 @@ class SteppedRows:
         """Seed the next reset of each sub-env."""
         self._seeds = [seed + row for row in range(self.num_envs)]
 
-    def reset(self) -> Any:
+    def reset(self) -> object:
         pairs = zip(self._envs, self._seeds, strict=True)
         first = [env.reset(seed=seed)[0] for env, seed in pairs]
         self._seeds = [None] * self.num_envs
         return self._stacked(first)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+    def step(self, actions: Iterable[object]) -> VecStep:
         """Step all rows, and reset those that are done."""
         observations, rewards, dones, infos = [], [], [], []
         for env, action in zip(self._envs, actions, strict=True):
@@ -112,7 +139,7 @@ class SteppedRows:
             infos.append(info)
         return self._stacked(observations), np.array(rewards, np.float32), np.array(dones), infos
 
-    def _stacked(self, observations: Sequence[Any]) -> Any:
+    def _stacked(self, observations: Sequence[object]) -> object:
         memory: Any = create_empty_array(self._space, self.num_envs)
         return concatenate(self._space, observations, memory)
 

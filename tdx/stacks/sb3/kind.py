@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tdx.stacks.kinds import BuiltinKind
 from tdx.stacks.stack import Stack
 
 
-def _open(target: Any) -> Stack:
+def _open(target: object) -> Stack:
     from tdx.stacks.sb3.stack import StableBaselines3Stack
 
     return StableBaselines3Stack(target)

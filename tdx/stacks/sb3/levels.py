@@ -35,8 +35,8 @@ class VecLevel(Level):
     inside: VecLevel | None = None  # Of a VecEnv wrapper.
 
     @property
-    def observation_space(self) -> gymnasium.Space[Any]:
-        space: gymnasium.Space[Any] = self.owner.observation_space
+    def observation_space(self) -> gymnasium.Space[object]:
+        space: gymnasium.Space[object] = self.owner.observation_space
         if self.inside is None:
             return space
         return returned_space(
@@ -44,7 +44,7 @@ class VecLevel(Level):
         )
 
     @property
-    def action_space(self) -> gymnasium.Space[Any]:
+    def action_space(self) -> gymnasium.Space[object]:
         return self.owner.action_space
 
     @property
@@ -120,7 +120,7 @@ def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
 
 def list_vec_wrappers(env: object) -> list[Any]:
     """List the wrappers around a VecEnv, outermost first."""
-    wrappers: list[Any] = []
+    wrappers: list[object] = []
     while "venv" in attributes_of(env) and len(wrappers) < MAX_LEVELS:
         wrappers.append(env)
         env = attributes_of(env)["venv"]
@@ -183,13 +183,15 @@ def vec_methods(owner: Any) -> tuple[str, ...]:
     return names if type(owner).step is VecEnv.step else (*names, "step")
 
 
-def returned_space(owner: Any, declared_inside: Space[Any], inside: Space[Any]) -> Space[Any]:
+def returned_space(
+    owner: Any, declared_inside: Space[object], inside: Space[object]
+) -> Space[object]:
     """Return the space of the observations that a VecEnv wrapper returns.
 
     ``declared_inside`` is the ``observation_space`` of the VecEnv inside, and ``inside`` the space
     of what it returns.
     """
-    declared: Space[Any] = owner.observation_space
+    declared: Space[object] = owner.observation_space
     attributes = attributes_of(owner)
     stacked = attributes.get("stacked_obs")
     if stacked is not None and hasattr(stacked, "n_stack"):
@@ -202,7 +204,7 @@ def returned_space(owner: Any, declared_inside: Space[Any], inside: Space[Any]) 
     return _inherited(declared, declared_inside, inside)
 
 
-def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[Any]:
+def _stacked(stacked: Any, inside: Space[object], declared: Space[object]) -> Space[object]:
     parts = attributes_of(stacked).get("sub_stacked_observations")
     if parts is not None and isinstance(inside, spaces.Dict) and isinstance(declared, spaces.Dict):
         return spaces.Dict(
@@ -216,7 +218,9 @@ def _stacked(stacked: Any, inside: Space[Any], declared: Space[Any]) -> Space[An
     return spaces.Box(np.minimum(low, 0), np.maximum(high, 0), dtype=inside.dtype.type)
 
 
-def _normalized(inside: Space[Any], clip: float, keys: Any, name: str | None = None) -> Space[Any]:
+def _normalized(
+    inside: Space[object], clip: float, keys: Any, name: str | None = None
+) -> Space[object]:
     if isinstance(inside, spaces.Dict):
         return spaces.Dict(
             {part: _normalized(part_space, clip, keys, part) for part, part_space in inside.items()}
@@ -226,7 +230,9 @@ def _normalized(inside: Space[Any], clip: float, keys: Any, name: str | None = N
     return spaces.Box(-clip, clip, inside.shape, np.float32)
 
 
-def _inherited(declared: Space[Any], declared_inside: Space[Any], inside: Space[Any]) -> Space[Any]:
+def _inherited(
+    declared: Space[object], declared_inside: Space[object], inside: Space[object]
+) -> Space[object]:
     """Return the space inside where a wrapper declares that it does not change it."""
     if declared == declared_inside:
         return inside

@@ -41,7 +41,7 @@ def step_entries(space: Any, result: Any) -> LevelEntries:
     return entries | info_entries(infos) | terminal_entries(space, infos)
 
 
-def info_entries(infos: Sequence[Mapping[str, Any]]) -> LevelEntries:
+def info_entries(infos: Sequence[Mapping[str, object]]) -> LevelEntries:
     """Return the entries of the infos of all sub-envs, lists with ``None`` for missing values.
 
     Example:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -142,18 +142,18 @@ class VecEnvDriver(VectorDriver):
 
     policy_hint = "pass an algorithm, or a function that takes observations and returns actions"
 
-    def __init__(self, stack: StableBaselines3Stack, policy: Any) -> None:
-        choose: Callable[[Any], Any] | None = policy
-        if hasattr(policy, "predict"):
-            choose = lambda observation: policy.predict(observation)[0]  # noqa: E731
-        super().__init__(stack, choose)
+    def __init__(self, stack: StableBaselines3Stack, policy: object) -> None:
+        if (predict := getattr(policy, "predict", None)) is None:
+            super().__init__(stack, policy)
+        else:
+            super().__init__(stack, lambda observation: predict(observation)[0])
         self._policy_name = policy_name(policy)
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         env = self._stack.target
         if seed is not None:
             env.seed(seed)
         return env.reset()
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         return self._check_result(result, "step", "observation, reward, done, infos")[0], False

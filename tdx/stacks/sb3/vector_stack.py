@@ -46,7 +46,7 @@ class VectorStack(LevelStack):
         return (worker_sentence(self.core, self.local_class),)
 
     @property
-    def sampled_space(self) -> Space[Any]:
+    def sampled_space(self) -> Space[object]:
         """Space of the random actions of one sub-env."""
         return self.levels[-1].action_space
 
@@ -80,6 +80,6 @@ class VectorStack(LevelStack):
 class VectorDriver(LevelDriver):
     """Resets and steps a vector env, whose random actions are those of each sub-env."""
 
-    def _sample(self) -> Any:
+    def _sample(self) -> object:
         stack = self._stack
         return np.array([stack.sample_action() for _ in range(stack.num_envs or 1)])

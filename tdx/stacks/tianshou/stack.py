@@ -5,7 +5,7 @@ Tianshou is imported only where its objects exist, and so is this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from tdx.stacks.observe import Method, Slot
 from tdx.stacks.observe.copies import Below, LevelEntries, copy_result
 from tdx.stacks.observe.events import FLAGS
 from tdx.stacks.observe.levels import Original, RowEntries, Wrap
-from tdx.stacks.sb3.adapter import VecEnvAdapter
+from tdx.stacks.sb3.adapter import VecEnvAdapter, VecStep
 from tdx.stacks.sb3.levels import core_of, list_vec_wrappers
 from tdx.stacks.sb3.observed import merge_rows
 from tdx.stacks.sb3.vector_stack import VectorDriver, VectorStack
@@ -49,7 +49,7 @@ class TianshouLevel(Level):
         return self.name if spec is None else str(spec.id)
 
     @property
-    def observation_space(self) -> Space[Any]:
+    def observation_space(self) -> Space[object]:
         """Space of the observations of one env.
 
         A vector env and its wrappers have no spaces of their own: ``observation_space`` is that of
@@ -57,7 +57,7 @@ class TianshouLevel(Level):
         """
         if self.inside is None:
             declared: Any = self.owner.observation_space
-            own: Space[Any] = declared if self.in_rows else declared[0]
+            own: Space[object] = declared if self.in_rows else declared[0]
             return own
         space = self.inside.observation_space
         statistics = attributes_of(self.owner).get("obs_rms")
@@ -67,15 +67,15 @@ class TianshouLevel(Level):
         return Box(-limit, limit, space.shape, space.dtype.type)
 
     @property
-    def action_space(self) -> Space[Any]:
+    def action_space(self) -> Space[object]:
         if self.inside is not None:
             return self.inside.action_space
         declared: Any = self.owner.action_space
-        own: Space[Any] = declared if self.in_rows else declared[0]
+        own: Space[object] = declared if self.in_rows else declared[0]
         return own
 
 
-def list_levels(env: Any) -> tuple[TianshouLevel, ...]:
+def list_levels(env: object) -> tuple[TianshouLevel, ...]:
     """List the levels of a stack, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVectorEnv`` are levels if all sub-envs have the same
@@ -105,7 +105,7 @@ class SteppedVectorEnv:
         """Seed the next reset of each sub-env."""
         self._seed = seed
 
-    def reset(self) -> Any:
+    def reset(self) -> object:
         seed, self._seed = self._seed, None
         if seed is None:
             return self._env.reset()[0]
@@ -113,7 +113,7 @@ class SteppedVectorEnv:
         rows = [self._env.reset([row], seed=seed + row)[0] for row in range(self.num_envs)]
         return np.concatenate(rows)
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+    def step(self, actions: object) -> VecStep:
         """Step all rows, and reset those that are done, as a collector does."""
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         dones = np.logical_or(terminated, truncated)
@@ -177,7 +177,7 @@ class TianshouLevels(WrapperLevels):
         return hook(wrap, slot, original)
 
     def _hook_step(self, wrap: Wrap, slot: Slot, original: Original) -> Original | None:
-        def whole(action: Any) -> Any:
+        def whole(action: object) -> Any:
             result = original(action)
             self.progress.latest[slot.level] = result[0]
             return result
@@ -292,7 +292,7 @@ class TianshouStack(VectorStack):
         owners = [owner for owner in self.state_owners() if "update_obs_rms" in vars(owner)]
         return Patches([(owner, "update_obs_rms", False) for owner in owners])
 
-    def driver(self, policy: Any = None) -> TianshouDriver:
+    def driver(self, policy: object = None) -> TianshouDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations."""
         return TianshouDriver(self, policy)
 
@@ -304,12 +304,12 @@ class TianshouStack(VectorStack):
 class TianshouDriver(VectorDriver):
     """Resets and steps a vector env as Tianshou's collectors do: they reset what has ended."""
 
-    def __init__(self, stack: TianshouStack, policy: Callable[[Any], Any] | None) -> None:
+    def __init__(self, stack: TianshouStack, policy: object) -> None:
         super().__init__(stack, policy)
         self._seed = stack.seed
         self._ended: list[int] = []
 
-    def _reset(self, seed: int | None) -> Any:
+    def _reset(self, seed: int | None) -> object:
         env, ended = self._stack.target, self._ended
         self._ended = []
         if seed is not None:
@@ -321,7 +321,7 @@ class TianshouDriver(VectorDriver):
         latest[ended] = observations
         return latest
 
-    def _read(self, result: object) -> tuple[Any, bool]:
+    def _read(self, result: object) -> tuple[object, bool]:
         parts = self._check_result(result, "step", _PARTS)
         self._ended = np.flatnonzero(np.logical_or(parts[2], parts[3])).tolist()
         return parts[0], bool(self._ended)

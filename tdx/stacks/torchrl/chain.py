@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
-from threading import get_ident
+from functools import cache, partial
 from typing import Any, Self
 
 import torch
@@ -16,7 +15,7 @@ from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key
-from tdx.foundation.patches import Patches
+from tdx.foundation.patches import Patches, recording_thread
 from tdx.specs import Composite
 from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl
 from tdx.transforms import Compose, Transform
@@ -192,7 +191,7 @@ def _unlocked(spec: object) -> Composite:
     return converted.unlock_() if converted.is_locked else converted
 
 
-SeedOptions = Callable[[Any, int], Mapping[str, Any] | None]
+SeedOptions = Callable[[object, int], Mapping[str, object] | None]
 
 _PARTS = (
     "full_observation_spec",
@@ -229,9 +228,6 @@ class TorchRLBase(EnvBase):
         self._in_chain = in_chain
         self._seed_options = seed_options
         self._next_reset: Mapping[str, Any] = {}
-        self._read_specs()
-
-    def _read_specs(self) -> None:
         for part in _PARTS:
             spec = convert_from_torchrl(getattr(self.original, part)).clone()
             setattr(self, part, spec.unlock_().to(self.device))
@@ -280,14 +276,7 @@ class TorchRLBase(EnvBase):
     @contextmanager
     def record_threads(self, threads: set[int]) -> Iterator[None]:
         """Note the threads that reset or step the env of TorchRL in a block."""
-
-        def wrap(original: Callable[..., object]) -> Callable[..., object]:
-            def noted(*args: object, **kwargs: object) -> object:
-                threads.add(get_ident())
-                return original(*args, **kwargs)
-
-            return noted
-
+        wrap = partial(recording_thread, threads=threads)
         with Patches() as patches:
             patches.hook(self.original, "_reset", wrap)
             patches.hook(self.original, "_step", wrap)

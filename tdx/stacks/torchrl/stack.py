@@ -125,7 +125,7 @@ def seed_options(base: Any, seed: int) -> Mapping[str, Any] | None:
     return {"seed": seed} if isinstance(base, rl.GymWrapper) else None
 
 
-def cut_chain(env: object, count: int) -> Any:
+def cut_chain(env: object, count: int) -> object:
     """Return an env with its first transforms only."""
     base, transforms = list_transforms(env)
     if count == len(transforms):

@@ -77,7 +77,7 @@ class AdoptedStage(TorchRLStage):
         copied.__dict__["_chain"] = None
         return copied
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # The env around the original is made again in the other process.
         return {**super().__getstate__(), "_chain": None}
 
@@ -99,7 +99,7 @@ def adopt_transform(transform: Any) -> Transform:
     return _adopt(transform)
 
 
-def _adopt(original: Any) -> AdoptedStage:
-    kind: Any = type(original)
+def _adopt(original: object) -> AdoptedStage:
+    kind: object = type(original)
     stage: AdoptedStage = stage_class(kind, AdoptedStage)(original)
     return stage

@@ -175,7 +175,7 @@ def _describe_stage(
     if stage is None:
         return None
     before = set() if stage.index < 0 else set(inside[stage.index].specs)
-    written = {name.partition(" ")[2] for name in stage.writes}
+    written = {key for _, key in stage.written}
     changed = {
         spec.key
         for spec in stage.specs
