@@ -1,12 +1,28 @@
-"""Whether two measurements differ, judged by their repeats; needs neither torch nor NumPy."""
+"""What the app shares with a profile, without torch or NumPy: operators, and noise of repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 MIN_SHARE = 0.01
 """Smaller differences, as a share of a step, are never significant."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """One torch operator in one part.
+
+    Args:
+        name: Name, ``aten::add``.
+        calls: Calls per step.
+        time_us: Own time per step in the operator pass, which slows all operators down.
+    """
+
+    name: str
+    calls: float
+    time_us: float
 
 
 def without_slowest(values: Sequence[float]) -> list[float]:

@@ -17,6 +17,7 @@ from tdx.foundation.nvml import GpuState
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse, describe_preemption
+from tdx.profiling.repeats import OperatorUse
 
 FloatArray = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -202,21 +203,6 @@ class MemoryUse:
     kept_bytes: float
     objects_peak_bytes: int = 0
     objects_kept_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorUse:
-    """One torch operator in one part.
-
-    Args:
-        name: Name, ``aten::add``.
-        calls: Calls per step.
-        time_us: Own time per step in the operator pass, which slows all operators down.
-    """
-
-    name: str
-    calls: float
-    time_us: float
 
 
 @dataclass(frozen=True, slots=True)

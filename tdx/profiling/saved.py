@@ -20,6 +20,7 @@ from tdx.foundation.text import escape_json
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse
+from tdx.profiling.repeats import OperatorUse
 from tdx.profiling.result import (
     Counts,
     DeviceSummary,
@@ -27,7 +28,6 @@ from tdx.profiling.result import (
     MemoryUse,
     Mode,
     ModeProfile,
-    OperatorUse,
     Profile,
     Row,
     Settings,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
+from tdx.profiling.repeats import OperatorUse
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -24,15 +25,6 @@ class ProfileProgress:
     doing: str
     done: int
     of: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCost:
-    """An operator of torch in a part."""
-
-    name: str  # name, such as ``aten::add``
-    calls: float
-    time_us: float  # own time per step, measured in the operator pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +89,7 @@ class CostRow:
     launch_bound: bool = False  # true if the accelerator waits for the host
     syncs: tuple[Sync, ...] = ()  # places where the host waits for the accelerator
     # Operators of torch, the most expensive first; ``None``: not measured.
-    operators: tuple[OperatorCost, ...] | None = None
+    operators: tuple[OperatorUse, ...] | None = None
     # Savings by index of the stage; empty: not measured
     marginals: dict[int, StageSaving] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()  # number of each stage in the chain pane; empty: its index
