@@ -31,12 +31,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
-from tdx.cli.typer_internals import (
-    FastCommand,
-    FastGroup,
-    hide_spellings,
-    use_zsh_descriptions,
-)
+from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
 from tdx.foundation.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -138,8 +133,8 @@ _RARE = frozenset(
 )
 """Options that the short help leaves out, and the whole help shows last."""
 _RARE_PANEL = "Rarely used"
-_FORMER_SPELLINGS = frozenset({"--t", "--transform", "--save", "--html"})
-"""Spellings that keep working where an option has another one, and that no help shows."""
+_FORMER_SPELLINGS = {"--t": "-t", "--transform": "-t", "--save": "--out", "--html": "--out"}
+"""Spellings that keep working in commands that have only the new one."""
 _SHORT_HEIGHT, _SHORT_OPTIONS = 24, 11
 _OPTION_WIDTH = 26
 
@@ -182,7 +177,18 @@ class _WithDefaults:
 
 
 class _Command(_WithDefaults, FastCommand):
-    pass
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spellings = {name for param in self.params for name in param.opts}
+        words = []
+        for arg in args:
+            name, equals, value = arg.partition("=")
+            current = _FORMER_SPELLINGS.get(name)
+            if current in spellings and name not in spellings:
+                # A short option takes no `=`.
+                words += [current, value] if equals else [current]
+            else:
+                words.append(arg)
+        return super().parse_args(ctx, words)
 
 
 class _Group(_WithDefaults, FastGroup):
@@ -435,7 +441,6 @@ def _build_command(name: str, function: Function, command_class: type[_Command] 
     app.command(name, cls=command_class, help=help)(expand_options(function))
     command: Any = get_command(app)
     for param in command.params:
-        hide_spellings(param, _FORMER_SPELLINGS)
         if _RARE.intersection(param.opts):
             param.rich_help_panel = _RARE_PANEL
     # A section of the help stands where its first option is.

@@ -226,9 +226,7 @@ Histograms = Annotated[
 ]
 Save = Annotated[
     str | None,
-    _file_option(
-        *("-o", "--out", "--save"), help="Save the profile as JSON with all samples; - is stdout."
-    ),
+    _file_option(*("-o", "--out"), help="Save the profile as JSON with all samples; - is stdout."),
 ]
 Trace = Annotated[
     str | None,

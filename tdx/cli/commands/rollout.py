@@ -90,7 +90,7 @@ Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(
-        *("-t", "--t", "--transform"),
+        "-t",
         metavar="CALL",
         autocompletion=complete_transform,
         help="Add a stage to the chain: RewardSum. Can be repeated; the order matters.",
