@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,33 +161,3 @@ def test_exponent_of_growth_is_fitted() -> None:
     assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
     assert fit_exponent([8], [1.0]) is None
     assert fit_exponent([1, 8], [0.0, 1.0]) is None
-
-
-# Other processes
-
-
-def kill_for_two(env: Any) -> Any:
-    if env.batch_size.numel() == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return None
-
-
-def test_each_cell_is_measured_in_a_process_of_its_own() -> None:
-    cells: list[SweepCell] = []
-    progress: list[tuple[str, int, int]] = []
-    plan = replace(SHORT, on_progress=lambda *state: progress.append(state))
-    axes = parse_sweep(["num_envs=1,2,4", "RewardScaling.scale=1.0"], PIPELINE)
-    result = run_sweep(
-        PIPELINE, axes, plan=plan, own_processes=True, policy_of=kill_for_two, on_cell=cells.append
-    )
-    assert [cell.point["num_envs"] for cell in result.cells] == [1, 2, 4]
-    assert [cell.problem is None for cell in result.cells] == [True, False, True]
-    assert "was killed by SIGKILL" in (result.cells[1].problem or "")
-    assert list(result.cells) == cells
-    assert progress[-1][1:] == (3, 3)
-
-
-def test_objects_that_cannot_be_pickled_are_refused() -> None:
-    lock = threading.Lock()
-    with pytest.raises(ArgumentError, match="cannot be sent to other processes: TypeError"):
-        swept("num_envs=1", own_processes=True, policy_of=lambda env: lock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,7 +14,6 @@ from tdx.cli.options import (
     Format,
     Functions,
     OutputOptions,
-    choice_option,
     integer_option,
     split_list,
 )
@@ -147,22 +145,6 @@ Sweeps = Annotated[
         metavar="SETTINGS",
         help="Measure each combination: 'num_envs=1,8,64 device=cpu,cuda'; also dtype, batching, "
         "mode, steps, threads, and arguments of stages such as Resize.w.",
-    ),
-]
-
-
-class SweepPlace(StrEnum):
-    """Where the settings of a sweep are measured."""
-
-    LOCAL = "local"
-
-
-On = Annotated[
-    SweepPlace | None,
-    choice_option(
-        *("--on", SweepPlace),
-        "Measure each setting of --sweep in its own process, so that one that the system kills "
-        "fails alone.",
     ),
 ]
 Sync = Annotated[
@@ -297,7 +279,6 @@ def profile(
     marginal: Marginals = False,
     advice: Advices = False,
     sweep: Sweeps = None,
-    on: On = None,
     sync: Sync = False,
     all_wrappers: AllWrappers = False,
     dry_run: DryRun = False,
@@ -338,7 +319,7 @@ def profile(
             "--sort": sort != "chain",
         }
         measured |= {"--mode": mode, "--policy": policy, "--threads": threads, "--passes": passes}
-        measured |= {"--marginal": marginal, "--advice": advice, "--sweep": sweep, "--on": on}
+        measured |= {"--marginal": marginal, "--advice": advice, "--sweep": sweep}
         measured |= {"--sync": sync, "--all-wrappers": all_wrappers, "--dry-run": dry_run}
         measured |= {"--calibrate": calibrate, "--detail": detail, "--top": top}
         measured |= {"--histogram": histogram, "--baseline": baseline, "--fail-if": fail_if}
@@ -396,10 +377,10 @@ def profile(
         calls = count_calls(replace(request, samples=samples))
         _write_with_page(device_calls_view(calls), output, files)
         return ExitCode.OK if calls.error is None else ExitCode.FINDINGS
-    if is_data and any((*rollout_options, on)):
+    if is_data and any(rollout_options):
         raise ArgumentError(
-            "--mode, --passes, --sweep, --on, --sync, --marginal, --advice and --record-trace do "
-            "not apply to a policy checkpoint"
+            "--mode, --passes, --sweep, --sync, --marginal, --advice and --record-trace do not "
+            "apply to a policy checkpoint"
         )
     if is_data or (request.config.is_factory and not any(rollout_options)):
         request = replace(request, as_stack=True, samples=samples)
@@ -407,11 +388,9 @@ def profile(
         raise ArgumentError("--samples does not apply to rollouts", hint="leave it out")
     others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
-    if on is not None and not sweep:
-        raise ArgumentError("--on needs --sweep", hint="add --sweep num_envs=1,8")
     if sweep:
         _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
-        return show_sweep(request, sweep, files, output, own_processes=on is not None)
+        return show_sweep(request, sweep, files, output)
     if calibrate:
         _refuse("--calibrate", files, others)
         return _show_calibration(request, output)
