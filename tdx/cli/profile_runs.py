@@ -348,7 +348,7 @@ class Reference:
         if self.profile is not None and profile_error(result) is None:
             comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
             comparison = replace(comparison, baseline=self.path)
-        return Extras((), comparison)
+        return Extras(comparison=comparison)
 
 
 def show_sweep(

@@ -471,7 +471,10 @@ def _show_profile(
     error = profile_error(result) or next((cost.error for cost in costs if cost.error), None)
     advised = try_advice(request, result) if advice and error is None else ()
     extras = replace(
-        reference.extras(result), marginal=costs, advice=advised, candidates=candidates
+        reference.extras(result),
+        marginal=costs or None,
+        advice=advised or None,
+        candidates=candidates,
     )
     files.write(result, extras)
     if not files.use_stdout:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from tdx.cli.views import (
     UNLIMITED,
@@ -24,6 +25,7 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.foundation.keys import format_key
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import DumpSummary, EntryStatistics, Listed, Overview, summarize
@@ -49,6 +51,23 @@ def summary_view(path: str, manifest: Manifest) -> View:
     return View("rollout", lambda: data, blocks, lambda: [flat_summary(data)])
 
 
+@dataclass(frozen=True, slots=True)
+class ShardedSummary(Result):
+    """Summary of a dump of shards.
+
+    Args:
+        result: Result of recording them.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        Entry("summary", inline=True),
+        *(Entry(name, f"result.{name}") for name in ("committed", "recorded", "failures")),
+    )
+
+    summary: DumpSummary
+    result: ShardedRollout
+
+
 def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     """Lay out the result of recording shards."""
     data = summarize(result.path, manifest)
@@ -67,9 +86,9 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
             ]
         return shown
 
-    whole = {**data, **result.to_dict(), "shards": data["shards"]}
     names = ("shard", "attempts", "message")
-    return View("sharded_rollout", lambda: whole, blocks, lambda: result.failures, names=names)
+    whole = ShardedSummary(data, result)
+    return View("sharded_rollout", whole, blocks, lambda: result.failures, names=names)
 
 
 def dump_head(data: DumpSummary, name: str | None = None) -> Heading:
@@ -243,11 +262,16 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
         yield dim(more)
 
 
+@dataclass(frozen=True, slots=True)
+class DumpList(Result):
+    """The dumps in a folder and below it."""
+
+    folder: str
+    dumps: tuple[Listed, ...]
+
+
 def list_view(dumps: Sequence[Listed], root: str) -> View:
     """Lay out a list of dumps."""
-
-    def data() -> dict[str, object]:
-        return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
 
     def records() -> Iterator[dict[str, object]]:
         for dump in dumps:
@@ -282,7 +306,7 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         table = Table.of(titles, rows, fixed=True, optional=("size", "return", "episodes"))
         return [table, *lines]
 
-    return View("dumps", data, blocks, records)
+    return View("dumps", DumpList(root, tuple(dumps)), blocks, records)
 
 
 def size_text(size: int) -> str:

@@ -66,8 +66,7 @@ def repair_view(result: Repair) -> View:
         lines += [("written again", name) for name in result.rewritten]
         return [*verdict, fact_table(lines)]
 
-    data = {"path": result.verification.path, **result.to_dict()}
-    return View("repair", lambda: data, blocks)
+    return View("repair", result, blocks)
 
 
 def _amounts(chunks: int, steps: int, episodes: int) -> str:
