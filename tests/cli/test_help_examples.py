@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 
-from tdx.cli.commands import EXAMPLE, ROOT_COMMANDS, build_root
+from tdx.cli.commands import EXAMPLE, NESTED, ROOT_COMMANDS, build_root
 from tdx.cli.process import run
 from tdx.inspection.watch import watch
 from tests.programs import sampled
@@ -41,11 +41,12 @@ def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from commands(inner, f"{path} {name}".strip())
     if not names and path:
         yield path, command
-    if path == "profile":
-        yield "profile run", command.get_command(None, "run")
 
 
-COMMANDS = dict(commands(build_root()))
+ROOT = build_root()
+COMMANDS = dict(commands(ROOT))
+for outer, words in NESTED.items():
+    COMMANDS |= {f"{outer} {word}": ROOT.get_command(None, f"{outer} {word}") for word in words}
 
 
 def examples(command: Any) -> list[str]:

@@ -37,8 +37,6 @@ from tdx.foundation.errors import ExitCode, TdxError, UnknownNameError, did_you_
 if TYPE_CHECKING:
     from tdx.cli.options import Function, Functions
 
-_DEFAULT_COMMAND = "run"
-"""Command of a group that runs if none is named."""
 _EXAMPLE = "Start with: tdx inspect spec Pendulum-v1 -t StepCounter"
 EXAMPLE = re.compile(r"(?:[A-Z_]+=\S+ )?tdx ")
 """Start of a paragraph of a docstring that is an example."""
@@ -209,13 +207,14 @@ class _Group(_WithDefaults, FastGroup):
         return list(self.functions)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in self.functions:
-            self.commands[cmd_name] = self.build(cmd_name)
+        if cmd_name not in self.commands and (command := self.build(cmd_name)) is not None:
+            self.commands[cmd_name] = command
         return self.commands.get(cmd_name)
 
     def build(self, name: str) -> Any:
-        """Build the command with this name."""
-        return _build_command(name, self.functions[name])
+        """Build the command with this name; ``None`` if there is none."""
+        function = self.functions.get(name)
+        return None if function is None else _build_command(name, function)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the first example of the first commands."""
@@ -256,6 +255,9 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """What other programs call a command; a hint suggests it."""
 
+NESTED: Mapping[str, tuple[str, ...]] = {"profile": ("compare",)}
+"""Words after a command that takes a target, so that it is no group; they name another command."""
+
 _ALIASES: Mapping[str, tuple[str, ...]] = {"freeze": ("contract", "record")}
 """Former names of commands, which keep working and which help and completion leave out."""
 
@@ -272,17 +274,18 @@ class _RootGroup(_Group):
                 typer.echo(ctx.get_help())
                 raise typer.Exit
             args = [*args[1:], "--help"]
-        return super().resolve_command(ctx, [*_ALIASES.get(args[0], args[:1]), *args[1:]])
+        words = [*_ALIASES.get(args[0], args[:1]), *args[1:]]
+        if words[1:2] and words[1] in NESTED.get(words[0], ()):
+            words = [" ".join(words[:2]), *words[2:]]
+        return super().resolve_command(ctx, words)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(ROOT_COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in ROOT_COMMANDS:
-            self.commands[cmd_name] = self.build(cmd_name)
-        return self.commands.get(cmd_name)
-
     def build(self, name: str) -> Any:
+        first = name.partition(" ")[0]
+        if first not in ROOT_COMMANDS:
+            return None
         if name in _GROUPS:
             group = typer.Typer(
                 **_SETTINGS,
@@ -293,7 +296,9 @@ class _RootGroup(_Group):
                 add_completion=False,
             )
             return get_command(group)
-        return _build_command(name, _import_functions(name)[name], _CLASSES.get(name, _Command))
+        function = _import_functions(first).get(name)
+        command_class = _SchemaCommand if name == "schema" else _Command
+        return None if function is None else _build_command(name, function, command_class)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the summaries of the commands."""
@@ -365,39 +370,6 @@ def _nothing_named(name: str, commands: list[str]) -> TdxError:
     )
 
 
-class _ProfileGroup(_Group):
-    """Accepts a pipeline instead of a command: ``tdx profile Pendulum-v1``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if not args or args[0] not in self.functions:
-            args = [_DEFAULT_COMMAND, *args]
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in super().list_commands(ctx) if name != _DEFAULT_COMMAND]
-
-    def build(self, name: str) -> Any:
-        command_class = _DefaultCommand if name == _DEFAULT_COMMAND else _Command
-        return _build_command(name, self.functions[name], command_class)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return (None if name == _DEFAULT_COMMAND else name), command, rest
-
-
-class _Context(typer.Context):
-    @property
-    def command_path(self) -> str:
-        """The command without the double space that a command without a name leaves."""
-        return " ".join(super().command_path.split())
-
-
-class _DefaultCommand(_Command):
-    """Runs if its group is called without a command."""
-
-    context_class = _Context
-
-
 class _SchemaCommand(_Command):
     """Lists the kinds of documents for ``--output`` without a kind."""
 
@@ -409,13 +381,10 @@ class _SchemaCommand(_Command):
         return super().parse_args(ctx, args)
 
 
-_CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
-"""Class of each command that differs from the others."""
 _GROUPS: Mapping[str, type[_Group]] = {
     "inspect": _InspectGroup,
     "list": _Group,
     "show": _ShowGroup,
-    "profile": _ProfileGroup,
     "contract": _Group,
     "config": _Group,
 }

@@ -297,10 +297,11 @@ def profile(
     force: Force = False,
     samples: Samples = None,
 ) -> int:
-    """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
+    """Measure what each part of a rollout costs.
 
-    Shows the time per step, the most expensive parts, the bottleneck and what may help. --detail
-    and the other formats show every measurement.
+    The parts are the env, the policy, every stage, and tdx itself. Shows the time per step, the
+    most expensive parts, the bottleneck and what may help. --detail and the other formats show
+    every measurement.
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --out.
@@ -552,6 +553,6 @@ def profile_compare(
 
 
 COMMANDS: Functions = {
-    "profile run": profile,
+    "profile": profile,
     "profile compare": profile_compare,
 }
