@@ -16,8 +16,8 @@ from tdx.foundation.html_repr import repr_html
 from tdx.foundation.nvml import GpuState
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.processor import ProcessorUse, describe_preemption
-from tdx.profiling.repeats import OperatorUse
 
 FloatArray = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -106,7 +106,6 @@ def compute_noise(per_repeat: list[float]) -> Noise:
 
 
 Mode = Literal["eager", "planned", "compiled", "observed"]
-MODES: tuple[Mode, ...] = ("eager", "planned")
 """Modes that can be requested.
 
 ``observed`` is a block of the caller's own code; only profiles of older versions are ``compiled``.

@@ -19,8 +19,8 @@ from tdx.foundation.serialization import Entries, Entry, Result, from_plain, rou
 from tdx.foundation.text import escape_json
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.processor import ProcessorUse
-from tdx.profiling.repeats import OperatorUse
 from tdx.profiling.result import (
     Counts,
     DeviceSummary,

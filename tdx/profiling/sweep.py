@@ -41,7 +41,8 @@ from tdx.profiling.machine import (
     is_out_of_memory,
     release_memory,
 )
-from tdx.profiling.result import MODES, Mode, Profile
+from tdx.profiling.plain import MODES
+from tdx.profiling.result import Mode, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.saved import ProfileReport, profile_to_json
 from tdx.stacks.building import build_env

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tdx.core.meter import UNATTRIBUTED, Part
 from tdx.foundation.nvml import GpuState
 from tdx.profiling.machine import Machine
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.result import (
     DeviceSummary,
     DeviceUse,

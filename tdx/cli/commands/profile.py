@@ -33,16 +33,13 @@ from tdx.cli.profile_runs import (
     try_advice,
 )
 from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
+from tdx.profiling.plain import MODES, PASSES
 
 if TYPE_CHECKING:
     from tdx.cli.views import View
-    from tdx.profiling.passes.choice import PassName
-    from tdx.profiling.result import Mode
     from tdx.profiling.run import ProfilePlan
 
 
-MODES: tuple[Mode, ...] = ("eager", "planned")
-PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
 STEPS, WARMUP, REPEATS = 1000, 100, 5
 # Each operator costs there many times what it does alone, and every step the same.

@@ -51,7 +51,7 @@ from tdx.profiling.bottleneck import Cost, list_kind_costs, list_part_costs, sug
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.result import (
     DeviceSummary,
     DeviceUse,

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse, RolloutMode
 
 PROGRESS = "progress"
 PARTIAL = "partly"
-ModeName = Literal["eager", "planned"]
 Extra = Literal["memory", "operators", "marginal"]
 EXTRAS: tuple[Extra, ...] = ("memory", "operators", "marginal")
-MODES: tuple[ModeName, ...] = ("eager", "planned")
 BINS = 32
 
 
@@ -149,7 +147,7 @@ class Measurement:
     """What to measure; one mode and no extras for a search for advice."""
 
     pipeline: Pipeline
-    modes: tuple[ModeName, ...]
+    modes: tuple[RolloutMode, ...]
     steps: int
     repeats: int
     warmup: int  # steps that do not count

@@ -20,9 +20,8 @@ from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.profiling.bottleneck import Cost, list_part_costs
 from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
-from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse, PassName
 from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile, Profile, Row, histogram
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes

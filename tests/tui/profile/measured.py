@@ -15,7 +15,7 @@ from textual.widgets import Input
 from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.profile.messages import (

@@ -10,7 +10,7 @@ from tdx.core.meter import Lane
 from tdx.foundation.nvml import GpuState
 from tdx.pipeline import Pipeline, build_checked_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
-from tdx.profiling.repeats import OperatorUse
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.result import DeviceSummary, DeviceUse, DeviceWait, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.tui.profile.messages import BINS, CostRow, Costs, Sync

@@ -1,10 +1,16 @@
-"""What the app shares with a profile, without torch or NumPy: operators, and noise of repeats."""
+"""What the command line and the app share with a profile, without torch or NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
+
+RolloutMode = Literal["eager", "planned"]
+MODES: tuple[RolloutMode, ...] = ("eager", "planned")
+PassName = Literal["memory", "operators", "device"]
+PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 
 MIN_SHARE = 0.01
 """Smaller differences, as a share of a step, are never significant."""
