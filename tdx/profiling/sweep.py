@@ -280,7 +280,6 @@ def run_sweep(
     *,
     allow_code: bool = False,
     policy_of: Callable[[EnvBase], Any] | None = None,
-    on_cell: Callable[[SweepCell], None] | None = None,
 ) -> SweepResult:
     """Measure a pipeline with each combination of settings.
 
@@ -294,7 +293,6 @@ def run_sweep(
         plan: Settings of each profile.
         allow_code: Allow importing Python objects that the pipeline names.
         policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
-        on_cell: Called with each cell when it is complete.
     """
     cells: list[SweepCell] = []
     interrupted = False
@@ -305,8 +303,6 @@ def run_sweep(
             )
             cells.append(cell)
             interrupted = cell.problem == "interrupted"
-            if on_cell is not None:
-                on_cell(cell)
             if interrupted:
                 break
     except KeyboardInterrupt:

@@ -14,7 +14,6 @@ from tdx.profiling.result import Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.sweep import (
     SweepAxis,
-    SweepCell,
     SweepResult,
     apply_point,
     fit_exponent,
@@ -83,12 +82,8 @@ def test_point_changes_env_and_stages() -> None:
 
 @exhaustive
 def test_every_cell_has_a_profile() -> None:
-    cells: list[SweepCell] = []
-    found = swept(
-        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=cells.append
-    )
+    found = swept("num_envs=1,4", "dtype=float32,float64", "mode=eager,planned")
     assert len(found.cells) == 8
-    assert list(found.cells) == cells
     for cell in found.cells:
         assert cell.problem is None
         assert cell.profile is not None
@@ -141,11 +136,11 @@ def test_stage_that_cannot_be_built_fails_one_cell() -> None:
 
 @exhaustive
 def test_interrupt_keeps_earlier_cells() -> None:
-    def stop(cell: SweepCell) -> None:
-        if cell.point["num_envs"] == 2:
+    def stop(env: Any) -> None:
+        if env.batch_size.numel() == 4:
             raise KeyboardInterrupt
 
-    found = swept("num_envs=1,2,4", on_cell=stop)
+    found = swept("num_envs=1,2,4", policy_of=stop)
     assert found.interrupted
     assert [cell.point["num_envs"] for cell in found.cells] == [1, 2]
 
