@@ -102,14 +102,11 @@ class LocalEngine(Generic[Returned]):
     Args:
         job: Job to run.
         workers: Number of processes. ``None``: one per CPU core.
-        reuse: False to run each task in a new process.
     """
 
-    def __init__(
-        self, job: Job[Returned], workers: int | None = None, *, reuse: bool = True
-    ) -> None:
+    def __init__(self, job: Job[Returned], workers: int | None = None) -> None:
         self.slots: int | None = workers or usable_cores()
-        self._job, self._pickled, self._reuse = job, _pickle(job), reuse
+        self._job, self._pickled = job, _pickle(job)
         self._idle: list[FunctionChild] = []
         self._running: dict[Connection, tuple[int, FunctionChild]] = {}
 
@@ -144,10 +141,7 @@ class LocalEngine(Generic[Returned]):
                 collected.append((task, WorkerError(message, hint=_MAIN_HINT)))
                 connection.close()
                 continue
-            if self._reuse:
-                self._idle.append(child)
-            else:
-                connection.close()
+            self._idle.append(child)
             if error is not None:
                 raise error
             collected.append((task, result))

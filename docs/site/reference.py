@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import tdx
-from tdx.cli.commands import build_root
+from tdx.cli.commands import NESTED, build_root
 from tdx.cli.output import markdown as format_blocks
 from tdx.cli.views.specs import comparison_table
 from tdx.inspection.transform_example import TransformExample, find_example
@@ -206,7 +206,11 @@ def command_pages() -> Iterator[tuple[str, str]]:
         command = root.get_command(None, name)
         summary, _, _ = command.help.partition("\n\n")
         rows.append((f"[`tdx {name}`]({name}.md)", " ".join(summary.split())))
-        yield f"commands/{name}.md", "\n".join(_command_parts(f"tdx {name}", command, 1))
+        lines = [*_command_parts(f"tdx {name}", command, 1)]
+        for word in NESTED.get(name, ()):
+            path = f"{name} {word}"
+            lines += _command_parts(f"tdx {path}", root.get_command(None, path), 2)
+        yield f"commands/{name}.md", "\n".join(lines)
     parts = [
         "# Commands\n",
         "Every option of every command, as in `--help`. [Command line](../../cli.md) explains them "
@@ -231,8 +235,8 @@ def _command_parts(path: str, command: Any, level: int) -> Iterator[str]:
             yield _escape(paragraph) + "\n"
     if is_group:
         for name in command.functions:
-            nested = path if name == "run" else f"{path} {name}"
-            yield from _command_parts(nested, command.get_command(None, name), level + 1)
+            nested = command.get_command(None, name)
+            yield from _command_parts(f"{path} {name}", nested, level + 1)
         return
     shown = [each for each in command.params if not getattr(each, "hidden", False)]
     panels: dict[str, list[Any]] = {}

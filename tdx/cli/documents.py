@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from tdx.cli.runtime import SCHEMA_VERSION
 from tdx.foundation.errors import ErrorEntries, UnknownNameError, did_you_mean
@@ -59,19 +58,8 @@ DOCUMENTS: Mapping[str, str] = {
 """Command that prints each kind of document."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """Declaration of one kind of document.
-
-    Args:
-        content: Result or typed dict whose entries the document contains. ``None``: no such.
-        has_calls: True if its ``stages`` are completed by :meth:`tdx.cli.views.View.data`.
-    """
-
-    content: Any = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    optional: Mapping[str, Any] = field(default_factory=dict)
-    has_calls: bool = False
+_WITH_CALLS = frozenset({"spec", "chain", "keys", "values", "state", "plan", "dump"})
+"""Kinds whose ``stages`` are completed by :meth:`tdx.cli.views.View.data`."""
 
 
 class ReportedError(ErrorEntries):
@@ -80,113 +68,96 @@ class ReportedError(ErrorEntries):
     exit_code: int
 
 
-def _declare_documents() -> Mapping[str, Document]:
+class ErrorDocument(TypedDict):
+    """JSON entries of what a command that fails prints."""
+
+    error: ReportedError
+
+
+def _list_contents() -> Mapping[str, type]:
+    """Return the result, or typed dict, whose entries each kind of document contains."""
     from tdx.artifacts.artifact import Artifact
     from tdx.artifacts.check import ArtifactCheck
-    from tdx.cli.views.catalog import TransformDocument, TransformRow
-    from tdx.cli.views.check import CodeRow, FixEntries
-    from tdx.cli.views.setup import DocumentKind
+    from tdx.cli.views.catalog import TransformList
+    from tdx.cli.views.check import CheckedPipeline, CodeList
+    from tdx.cli.views.conversion import WrittenPipeline
+    from tdx.cli.views.dumps import DumpList, ShardedSummary
+    from tdx.cli.views.profile import ProfileDocument
+    from tdx.cli.views.profile_sweep import EstimateDocument, SweepDocument
+    from tdx.cli.views.setup import KindList
     from tdx.compare.report import ContractReport
     from tdx.contracts.contents import ContractContents
-    from tdx.envs.gym.registry import RegisteredEnv
     from tdx.foundation.settings import Settings, SettingValue
     from tdx.inspection.chain import ChainReport
-    from tdx.inspection.check_report import CheckReport, CheckSummary
+    from tdx.inspection.check_report import CheckSummary
     from tdx.inspection.dataset_check import DatasetFacts
     from tdx.inspection.diff import DiffReport
     from tdx.inspection.doctor import DoctorReport
-    from tdx.inspection.envs import EnvDetails
+    from tdx.inspection.envs import EnvDetails, EnvList
     from tdx.inspection.explanations import CodeExplanation
     from tdx.inspection.lineage import Lineage
-    from tdx.inspection.openable import Openable
+    from tdx.inspection.openable import OpenableList
     from tdx.inspection.plan_report import PlanReport
     from tdx.inspection.spec_report import SpecReport
-    from tdx.inspection.stack_import import StackImport
-    from tdx.inspection.transform_example import TransformExample
+    from tdx.inspection.transform_example import TransformDocument
     from tdx.inspection.values_report import StateReport, ValuesReport
     from tdx.inspection.watch_records import WatchReport
     from tdx.profiling.compare import Calibration, ProfileComparison
-    from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.passes.trace_file import TraceSummary
-    from tdx.profiling.run import Estimate as ModeEstimate
-    from tdx.profiling.saved import ProfileReport
-    from tdx.profiling.suggestions import Suggestions
-    from tdx.profiling.sweep import CostGrowth, SweepAxis, SweepCell
-    from tdx.rollouts.dump.reading import DumpSummary, Listed, Overview
+    from tdx.rollouts.dump.reading import DumpSummary, Overview
     from tdx.rollouts.dump.verification import Repair, Verification
     from tdx.rollouts.formats.conversion import Imported
     from tdx.rollouts.formats.interface import Exported
     from tdx.rollouts.recording.request import Estimate
-    from tdx.rollouts.recording.sharded_rollout import ShardFailure
     from tdx.stacks.descriptors import Descriptor
     from tdx.stacks.device_calls import DeviceCalls
 
-    extras = {
-        "marginal": list[MarginalCosts],
-        "advice": list[Suggestions],
-        "comparison": ProfileComparison,
-    }
-    sweep = {
-        "subject": str,
-        "axes": list[SweepAxis],
-        "interrupted": bool,
-        "cells": list[SweepCell],
-        "growth": list[CostGrowth],
-    }
-    written = {
-        "path": str,
-        "env": str,
-        "stages": list[str],
-        "conversion": StackImport | None,
-    }
-    failures = {"failures": list[ShardFailure], "committed": int, "recorded": int}
-    estimate = {"subject": str, "seconds": float, "modes": list[ModeEstimate]}
     return {
-        "spec": Document(SpecReport, has_calls=True),
-        "descriptor": Document(Descriptor),
-        "chain": Document(ChainReport, has_calls=True),
-        "keys": Document(Lineage, has_calls=True),
-        "values": Document(ValuesReport, has_calls=True),
-        "dataset": Document(DatasetFacts),
-        "state": Document(StateReport, has_calls=True),
-        "plan": Document(PlanReport, has_calls=True),
-        "check": Document(CheckReport, optional={"fixed": FixEntries}),
-        "checks": Document(CheckSummary),
-        "explanation": Document(CodeExplanation),
-        "codes": Document(extra={"codes": list[CodeRow]}),
-        "contract": Document(ContractReport),
-        "contract_contents": Document(ContractContents),
-        "diff": Document(DiffReport),
-        "profile": Document(ProfileReport, optional=extras),
-        "profile_comparison": Document(ProfileComparison),
-        "profile_sweep": Document(extra=sweep),
-        "profile_estimate": Document(extra=estimate),
-        "profile_calibration": Document(Calibration),
-        "profile_devices": Document(DeviceCalls),
-        "profile_trace": Document(TraceSummary),
-        "rollout": Document(DumpSummary),
-        "sharded_rollout": Document(DumpSummary, extra=failures),
-        "rollout_estimate": Document(Estimate),
-        "dump": Document(Overview, has_calls=True),
-        "dumps": Document(extra={"folder": str, "dumps": list[Listed]}),
-        "watch": Document(WatchReport),
-        "verification": Document(Verification),
-        "repair": Document(Repair, extra={"path": str}),
-        "export": Document(Exported),
-        "import": Document(Imported),
-        "artifact": Document(Artifact),
-        "artifact_check": Document(ArtifactCheck),
-        "envs": Document(extra={"search": str, "envs": list[RegisteredEnv]}),
-        "env": Document(EnvDetails),
-        "stack_kinds": Document(extra={"search": str, "stack_kinds": list[Openable]}),
-        "transforms": Document(extra={"search": str, "transforms": list[TransformRow]}),
-        "transform": Document(TransformDocument, extra={"example": TransformExample | None}),
-        "init": Document(extra=written),
-        "config": Document(Settings),
-        "setting": Document(SettingValue),
-        "doctor": Document(DoctorReport),
-        "kinds": Document(extra={"kinds": list[DocumentKind]}),
-        "error": Document(extra={"error": ReportedError}),
+        "spec": SpecReport,
+        "descriptor": Descriptor,
+        "chain": ChainReport,
+        "keys": Lineage,
+        "values": ValuesReport,
+        "dataset": DatasetFacts,
+        "state": StateReport,
+        "plan": PlanReport,
+        "check": CheckedPipeline,
+        "checks": CheckSummary,
+        "explanation": CodeExplanation,
+        "codes": CodeList,
+        "contract": ContractReport,
+        "contract_contents": ContractContents,
+        "diff": DiffReport,
+        "profile": ProfileDocument,
+        "profile_comparison": ProfileComparison,
+        "profile_sweep": SweepDocument,
+        "profile_estimate": EstimateDocument,
+        "profile_calibration": Calibration,
+        "profile_devices": DeviceCalls,
+        "profile_trace": TraceSummary,
+        "rollout": DumpSummary,
+        "sharded_rollout": ShardedSummary,
+        "rollout_estimate": Estimate,
+        "dump": Overview,
+        "dumps": DumpList,
+        "watch": WatchReport,
+        "verification": Verification,
+        "repair": Repair,
+        "export": Exported,
+        "import": Imported,
+        "artifact": Artifact,
+        "artifact_check": ArtifactCheck,
+        "envs": EnvList,
+        "env": EnvDetails,
+        "stack_kinds": OpenableList,
+        "transforms": TransformList,
+        "transform": TransformDocument,
+        "init": WrittenPipeline,
+        "config": Settings,
+        "setting": SettingValue,
+        "doctor": DoctorReport,
+        "kinds": KindList,
+        "error": ErrorDocument,
     }
 
 
@@ -199,16 +170,12 @@ def document_schema(kind: str) -> dict[str, Any]:
     if kind not in DOCUMENTS:
         hint = did_you_mean(kind, DOCUMENTS, "`tdx schema --output list` lists the kinds")
         raise UnknownNameError(f"unknown kind of document {kind!r}", hint=hint)
-    document, builder = _declare_documents()[kind], SchemaBuilder()
-    content = closed_object({}, [])
-    if document.content is not None:
-        content = builder.object_schema(document.content)
+    builder = SchemaBuilder()
+    content = builder.object_schema(_list_contents()[kind])
     head = {"schema_version": {"const": SCHEMA_VERSION}, "kind": {"const": kind}}
     properties = {**head, **content["properties"], **head}
-    for name, hint in {**document.extra, **document.optional}.items():
-        properties[name] = builder.schema_of(hint)
-    required = [*head, *content["required"], *document.extra]
-    if document.has_calls:
+    required = [*head, *content["required"]]
+    if kind in _WITH_CALLS:
         calls = builder.object_schema(StageCall)
         stages = builder.add_entries(properties.get("stages"), calls)
         properties["stages"] = {"type": "array", "items": stages}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TextIO, TypeAlias
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, TextIO, TypeAlias, get_type_hints
 
 import typer
 
@@ -253,6 +255,55 @@ class DebugOptions:
     """Options of a command with a single output format."""
 
     debug: Debug = False
+
+
+def expand_options(command: Function) -> Function:
+    """Replace each parameter that is annotated with a dataclass of options by its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
+    }
+
+    is_dialog = DialogOptions in groups.values()
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> int | None:
+        # A dialog hides its messages itself, but not its questions.
+        with hidden_messages(False if is_dialog else values.pop("quiet")):
+            return with_groups(**values)
+
+    def with_groups(**values: Any) -> int | None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        return command(**values)
+
+    own = [
+        parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in signature(command).parameters.items()
+        if name not in groups
+    ]
+    shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
+    if not is_dialog:
+        shared.append(Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet))
+    annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    # `signature` would follow it to the function whose parameters are still dataclasses.
+    del with_options.__wrapped__
+    with_options.__dict__["__signature__"] = Signature([*own, *shared])
+    with_options.__annotations__ = annotations
+    return with_options
+
+
+def _parameters(kind: type) -> list[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(kind)
+    ]
 
 
 def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:

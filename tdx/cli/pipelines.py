@@ -180,7 +180,7 @@ class PipelineOptions:
     transforms: Annotated[
         list[str] | None,
         typer.Option(
-            *("-t", "--t", "--transform"),
+            "-t",
             metavar="CALL",
             autocompletion=complete_stage,
             help='Add a stage to the chain: RewardSum or "RewardClipping(-1, 1)". '
@@ -290,7 +290,7 @@ Shrink = Annotated[
 Page = Annotated[
     str | None,
     typer.Option(
-        *("-o", "--out", "--html"),
+        *("-o", "--out"),
         metavar="FILE",
         help="Also write a self-contained HTML page. Beside it, a folder has the smallest case of "
         "the first difference, as of --shrink.",

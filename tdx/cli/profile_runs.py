@@ -348,7 +348,7 @@ class Reference:
         if self.profile is not None and profile_error(result) is None:
             comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
             comparison = replace(comparison, baseline=self.path)
-        return Extras((), comparison)
+        return Extras(comparison=comparison)
 
 
 def show_sweep(
@@ -356,8 +356,6 @@ def show_sweep(
     settings: list[str],
     files: ProfileFiles,
     output: OutputOptions,
-    *,
-    own_processes: bool,
 ) -> int:
     """Measure the pipeline with each combination of some settings, and show the result."""
     from tdx.cli.html import html_page
@@ -378,7 +376,6 @@ def show_sweep(
                 replace(request.plan, on_progress=on_progress),
                 allow_code=request.options.allow_code,
                 policy_of=request.load_policy,
-                own_processes=own_processes,
             )
     except KeyboardInterrupt:
         if result is None:

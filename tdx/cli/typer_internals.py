@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -64,42 +64,6 @@ def _prepare_parameters(params: list[Any]) -> list[Any]:
     for param in params:
         prepare(param)
     return params
-
-
-class _Spellings(list[str]):
-    """Spellings of an option that help and completion list; former ones are members too.
-
-    Typer looks for a spelling with ``in`` to complete the value after it.
-    """
-
-    def __init__(self, shown: list[str], former: list[str]) -> None:
-        super().__init__(shown)
-        self.former = former
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.former or super().__contains__(name)
-
-
-def hide_spellings(param: Any, former: Collection[str]) -> None:
-    """Leave former spellings of an option out of help, messages and completion; parse them still.
-
-    An option that has no other spelling keeps it.
-    """
-    shown = [name for name in param.opts if name not in former]
-    hidden = [name for name in param.opts if name in former]
-    if not (shown and hidden):
-        return
-    param.opts = _Spellings(shown, hidden)
-    add_to_parser = param.add_to_parser
-
-    def add_with_former(parser: Any, ctx: Any) -> None:
-        spellings, param.opts = param.opts, [*shown, *hidden]
-        try:
-            add_to_parser(parser, ctx)
-        finally:
-            param.opts = spellings
-
-    param.add_to_parser = add_with_former
 
 
 class FastCommand(TyperCommand):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdx.envs.gym.registry import RegisteredEnv
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Result
@@ -16,12 +17,20 @@ from tdx.pipeline import EnvConfig, Pipeline, StageConfig
 from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
-    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv
+    from tdx.envs.gym.registry import EnvSurvey
 
 _IMAGE_SIZE = 84
 _FRAMES = 4
 _MAX_EPISODE_STEPS = 1000
 _MIN_IMAGE_SIZE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class EnvList(Result):
+    """The envs that match a search."""
+
+    search: str
+    envs: tuple[RegisteredEnv, ...]
 
 
 def list_envs(search: str = "", *, missing: bool = False) -> tuple[RegisteredEnv, ...]:
@@ -40,7 +49,7 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvSurvey:
     Names that equal or start with a word of the search come before the others. A search without a
     result names similar ids instead.
     """
-    from tdx.envs.gym.registry import EnvSurvey, RegisteredEnv, find_similar_ids, survey_envs
+    from tdx.envs.gym.registry import EnvSurvey, find_similar_ids, survey_envs
     from tdx.pipeline.envs import NATIVE_ENVS
 
     words = search.casefold().split()

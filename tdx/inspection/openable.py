@@ -39,6 +39,14 @@ class Openable(Result):
         return self.package is None or self.version is not None
 
 
+@dataclass(frozen=True, slots=True)
+class OpenableList(Result):
+    """What tdx can open and a search matches."""
+
+    search: str
+    stack_kinds: tuple[Openable, ...]
+
+
 _CODE = "FILE.py:FUNCTION --allow-code"
 _SAMPLES = f"{_CODE} --samples FILE"
 _FOLDER = "FOLDER"

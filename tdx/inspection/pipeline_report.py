@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tdx.core.envs.done_flags import episode_ends
-from tdx.foundation.keys import NestedKey, format_key, split_key
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.plugins import installed_version
 from tdx.inspection.chain import ChainReport, find_flow, report_flow
 from tdx.inspection.check_report import Finding
@@ -152,8 +152,7 @@ class _RolloutRecorder:
         self._count = min(env.batch_size.numel(), MAX_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
-        self._flags = [key for key in env.done_keys if len(split_key(key)) == 1]
-        self._flags = self._flags or list(env.done_keys)
+        self._flags = env.done_keys
         self._episode_ends: list[list[str]] = []
         self._lengths: dict[int, int] = {}
 

@@ -193,7 +193,7 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
     return compare_snapshots(name or stack.name, facts, [stage.name for stage in whole[1:]], leaves)
 
 
-def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecReport:
+def inspect_checkpoint(checkpoint: Checkpoint) -> SpecReport:
     """Compare the specs of a checkpoint before and after its processors, without running them.
 
     It gives the same report as :func:`~tdx.inspection.spec_report.compare_specs` of its stack,
@@ -213,7 +213,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecR
     ]
     facts = EnvFacts((), "cpu"), EnvFacts((), devices[-1] if devices else "cpu")
     names = [step.short_name for _, step in checkpoint.stages]
-    return compare_snapshots(name or checkpoint.name, facts, names, snapshots)
+    return compare_snapshots(checkpoint.name, facts, names, snapshots)
 
 
 def compare_snapshots(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tdx.core.tracing import TraceChecker
 from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, at_source, check_env
-from tdx.inspection.lint.linter import LintFinding, all_rules, lint, list_notes
+from tdx.inspection.lint.linter import LintFinding, all_rules, lint
 from tdx.inspection.lint.stack_context import StackContext
-from tdx.inspection.lint.stack_observation import observe_stack
+from tdx.inspection.lint.stack_observation import list_notes, observe_stack
 from tdx.inspection.values_report import ViolationCollector
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
 from tdx.pipeline.catalog import load_catalog
@@ -118,7 +118,7 @@ def _check_stack(
         _CHECKS,
         tuple(findings),
         hidden=tuple(hidden),
-        notes=list_notes(context, chosen, lints),
+        notes=tuple(list_notes(context, chosen, lints)),
     )
 
 

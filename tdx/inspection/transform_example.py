@@ -14,12 +14,12 @@ from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
+from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
 from tdx.specs.leaf import Domain, LeafSpec
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.pipeline.transform_info import TransformInfo
 
 _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
 _CONTEXTS = (
@@ -71,6 +71,50 @@ class TransformExample(Result):
         for stage in self.pipeline.transforms:
             words += ["-t", format_stage(stage)]
         return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRow(Result):
+    """An argument of a transform; type and default are Python source.
+
+    Args:
+        parameter: The argument.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("name", "parameter.name"), Entry("type", "parameter.annotation")),
+        Entry("words", "parameter.type", Type.words),
+        *(Entry("default", "parameter.default"), Entry("required", "parameter.required")),
+        *(Entry("parameter_kind", "parameter.kind"), Entry("help", "parameter.help")),
+    )
+
+    parameter: Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class TransformDocument(Result):
+    """The documentation of a transform.
+
+    Args:
+        info: Catalog entry.
+        example: What it does to the specs of an env; ``None``: not asked for, or none fits.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(
+            Entry(name, f"info.{name}")
+            for name in ("name", "category", "time_behavior", "module", "signature", "summary")
+        ),
+        *(Entry("doc", "info.doc"), "arguments", "example"),
+    )
+
+    info: TransformInfo
+    example: TransformExample | None
+
+    @property
+    def arguments(self) -> tuple[ArgumentRow, ...]:
+        """Its arguments."""
+        return tuple(map(ArgumentRow, self.info.parameters))
 
 
 def find_example(info: TransformInfo) -> TransformExample | None:

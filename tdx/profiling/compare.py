@@ -17,7 +17,7 @@ import numpy as np
 from tdx.core.meter import Lane
 from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
-from tdx.profiling.repeats import MIN_SHARE, are_apart, mean_shift, without_slowest
+from tdx.profiling.plain import MIN_SHARE, are_apart, mean_shift, without_slowest
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics, compute_spread
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")

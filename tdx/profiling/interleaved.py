@@ -21,7 +21,7 @@ from tdx.foundation import accelerators
 from tdx.foundation.errors import TdxError
 from tdx.foundation.serialization import Entries, Entry, Result, finite
 from tdx.profiling.machine import quiet_environment
-from tdx.profiling.repeats import MIN_SHARE
+from tdx.profiling.plain import MIN_SHARE
 from tdx.profiling.result import FloatArray, Mode
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode
 

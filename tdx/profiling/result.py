@@ -16,6 +16,7 @@ from tdx.foundation.html_repr import repr_html
 from tdx.foundation.nvml import GpuState
 from tdx.foundation.serialization import Entries, Entry, Result, rounded
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.processor import ProcessorUse, describe_preemption
 
 FloatArray = npt.NDArray[np.float64]
@@ -105,7 +106,6 @@ def compute_noise(per_repeat: list[float]) -> Noise:
 
 
 Mode = Literal["eager", "planned", "compiled", "observed"]
-MODES: tuple[Mode, ...] = ("eager", "planned")
 """Modes that can be requested.
 
 ``observed`` is a block of the caller's own code; only profiles of older versions are ``compiled``.
@@ -202,21 +202,6 @@ class MemoryUse:
     kept_bytes: float
     objects_peak_bytes: int = 0
     objects_kept_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorUse:
-    """One torch operator in one part.
-
-    Args:
-        name: Name, ``aten::add``.
-        calls: Calls per step.
-        time_us: Own time per step in the operator pass, which slows all operators down.
-    """
-
-    name: str
-    calls: float
-    time_us: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,15 @@ from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchroniz
 from tdx.profiling.passes.choice import (
     MAX_DEVICE_STEPS,
     MAX_HOST_STEPS,
-    PASSES,
     AcceleratorLookup,
-    PassName,
     find_accelerator,
     make_observers,
 )
 from tdx.profiling.passes.device import WAITING_PART, TraceRecorder
 from tdx.profiling.passes.observer import Observer
+from tdx.profiling.plain import MODES, PASSES, PassName
 from tdx.profiling.processor import ProcessorUse, processor_use, read_processor
-from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
+from tdx.profiling.result import Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
 from tdx.stacks.native_times import ROLLOUT_PART, timed_env
 

@@ -19,6 +19,7 @@ from tdx.foundation.serialization import Entries, Entry, Result, from_plain, rou
 from tdx.foundation.text import escape_json
 from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.processor import ProcessorUse
 from tdx.profiling.result import (
     Counts,
@@ -27,7 +28,6 @@ from tdx.profiling.result import (
     MemoryUse,
     Mode,
     ModeProfile,
-    OperatorUse,
     Profile,
     Row,
     Settings,

@@ -5,9 +5,9 @@ Settings are written ``num_envs=1,8,64``, ``device=cpu,cuda`` or ``Resize.w=42,8
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -18,16 +18,13 @@ import torch
 from tdx.core.envs import EnvBase
 from tdx.core.meter import UNATTRIBUTED, Lane
 from tdx.core.planned.columns import step_bytes
-from tdx.engines import LocalEngine, run_tasks
 from tdx.foundation.errors import (
     ArgumentError,
     DeviceError,
     PipelineError,
     TdxError,
     UnknownNameError,
-    WorkerError,
     did_you_mean,
-    summarize_error,
 )
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import format_bytes
@@ -44,7 +41,8 @@ from tdx.profiling.machine import (
     is_out_of_memory,
     release_memory,
 )
-from tdx.profiling.result import MODES, Mode, Profile
+from tdx.profiling.plain import MODES
+from tdx.profiling.result import Mode, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.saved import ProfileReport, profile_to_json
 from tdx.stacks.building import build_env
@@ -282,8 +280,6 @@ def run_sweep(
     *,
     allow_code: bool = False,
     policy_of: Callable[[EnvBase], Any] | None = None,
-    on_cell: Callable[[SweepCell], None] | None = None,
-    own_processes: bool = False,
 ) -> SweepResult:
     """Measure a pipeline with each combination of settings.
 
@@ -297,111 +293,80 @@ def run_sweep(
         plan: Settings of each profile.
         allow_code: Allow importing Python objects that the pipeline names.
         policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
-        on_cell: Called with each cell when it is complete.
-        own_processes: Measure each cell in a process of its own, one after the other: one that the
-            system kills fails alone.
-
-    Raises:
-        ArgumentError: The cells cannot be sent to other processes.
     """
-    points = list_points(axes)
-    job = SweepJob(pipeline, points, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
-    outcomes: Generator[tuple[int, SweepCell | WorkerError]]
-    if own_processes:
-        job = replace(job, plan=replace(job.plan, on_progress=None))
-        outcomes = run_tasks(LocalEngine(job, workers=1, reuse=False), deque(range(len(points))))
-    else:
-        outcomes = ((task, job.measure(point)) for task, point in enumerate(points))
     cells: list[SweepCell] = []
     interrupted = False
     try:
-        with closing(outcomes):
-            for task, result in outcomes:
-                cell = result
-                if isinstance(cell, WorkerError):
-                    cell = SweepCell(points[task], None, str(cell))
-                cells.append(cell)
-                if own_processes and plan is not None:
-                    plan.report_progress(f"measured {cell.label}", len(cells), len(points))
-                interrupted = cell.problem == "interrupted"
-                if on_cell is not None:
-                    on_cell(cell)
-                if interrupted:
-                    break
+        for point in list_points(axes):
+            cell = _measure_point(
+                pipeline, point, modes, plan or ProfilePlan(), allow_code, policy_of
+            )
+            cells.append(cell)
+            interrupted = cell.problem == "interrupted"
+            if interrupted:
+                break
     except KeyboardInterrupt:
         interrupted = True
     return SweepResult(tuple(axes), tuple(cells), interrupted)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepJob:
-    """Measures the points of a sweep, see :func:`run_sweep`; it can be sent to other processes."""
-
-    noun: ClassVar[str] = "setting"
-    pipeline: Pipeline
-    points: Sequence[SweepPoint]
-    modes: tuple[Mode, ...]
-    plan: ProfilePlan
-    allow_code: bool = False
-    policy_of: Callable[[EnvBase], Any] | None = None
-
-    def __call__(self, task: int, /) -> SweepCell:
-        """Measure a point in a process of its own."""
+def _measure_point(
+    pipeline: Pipeline,
+    point: SweepPoint,
+    modes: Sequence[Mode],
+    plan: ProfilePlan,
+    allow_code: bool,
+    policy_of: Callable[[EnvBase], Any] | None,
+) -> SweepCell:
+    try:
+        changed = apply_point(pipeline, point)
+        _check_memory(changed, allow_code)
+        env = build_env(changed, allow_code)
         try:
-            return self.measure(self.points[task])
-        except (Exception, SystemExit) as error:
-            return SweepCell(self.points[task], None, summarize_error(error))
-
-    def measure(self, point: SweepPoint) -> SweepCell:
-        """Measure a point in this process."""
-        try:
-            changed = apply_point(self.pipeline, point)
-            self._check_memory(changed)
-            env = build_env(changed, self.allow_code)
-            try:
-                changes: dict[str, Any] = {
-                    name: point[name] for name in ("steps", "threads") if name in point
-                }
-                if self.policy_of is not None:
-                    changes["policy"] = self.policy_of(env)
-                modes = [mode for mode in MODES if mode == point.get("mode")] or self.modes
-                profile = profile_env(env, modes, replace(self.plan, **changes))
-            finally:
-                env.close()
-        except TdxError as error:
-            return SweepCell(point, None, str(error))
-        except Exception as error:
-            if not (isinstance(error, MemoryError) or is_out_of_memory(str(error))):
-                raise
-            return SweepCell(point, None, "does not fit into memory")
+            changes: dict[str, Any] = {
+                name: point[name] for name in ("steps", "threads") if name in point
+            }
+            if policy_of is not None:
+                changes["policy"] = policy_of(env)
+            modes = [mode for mode in MODES if mode == point.get("mode")] or modes
+            profile = profile_env(env, modes, replace(plan, **changes))
         finally:
-            release_memory()
-        problem = next((mode.error for mode in profile.modes if mode.error is not None), None)
-        if problem is not None and is_out_of_memory(problem):
-            problem = "does not fit into memory"
-        return SweepCell(point, profile, problem)
+            env.close()
+    except TdxError as error:
+        return SweepCell(point, None, str(error))
+    except Exception as error:
+        if not (isinstance(error, MemoryError) or is_out_of_memory(str(error))):
+            raise
+        return SweepCell(point, None, "does not fit into memory")
+    finally:
+        release_memory()
+    problem = next((mode.error for mode in profile.modes if mode.error is not None), None)
+    if problem is not None and is_out_of_memory(problem):
+        problem = "does not fit into memory"
+    return SweepCell(point, profile, problem)
 
-    def _check_memory(self, pipeline: Pipeline) -> None:
-        """Refuse a cell that cannot fit into memory, or whose device does not exist."""
-        if pipeline.env.device is not None:
-            check_device(pipeline.env.device)
-        many = pipeline.env.num_envs
-        device = torch.device(pipeline.env.device or "cpu")
-        if many is None or many < 2:
-            return
-        few = replace(pipeline, env=replace(pipeline.env, num_envs=1, device=None))
-        probe = build_env(few, self.allow_code)
-        try:
-            needed = step_bytes(probe) * many * STEP_COPIES
-        finally:
-            probe.close()
-        free = find_free_memory(device)
-        if free is not None and needed > free:
-            raise DeviceError(
-                f"does not fit into memory: {many} envs need {format_bytes(needed)} for a step, "
-                f"{format_bytes(free)} are free",
-                hint="take fewer envs",
-            )
+
+def _check_memory(pipeline: Pipeline, allow_code: bool) -> None:
+    """Refuse a cell that cannot fit into memory, or whose device does not exist."""
+    if pipeline.env.device is not None:
+        check_device(pipeline.env.device)
+    many = pipeline.env.num_envs
+    device = torch.device(pipeline.env.device or "cpu")
+    if many is None or many < 2:
+        return
+    few = replace(pipeline, env=replace(pipeline.env, num_envs=1, device=None))
+    probe = build_env(few, allow_code)
+    try:
+        needed = step_bytes(probe) * many * STEP_COPIES
+    finally:
+        probe.close()
+    free = find_free_memory(device)
+    if free is not None and needed > free:
+        raise DeviceError(
+            f"does not fit into memory: {many} envs need {format_bytes(needed)} for a step, "
+            f"{format_bytes(free)} are free",
+            hint="take fewer envs",
+        )
 
 
 CostKey = tuple[str, Lane]

@@ -107,7 +107,7 @@ def test_completion_in_a_shell_loads_no_torch() -> None:
     offers, heavy = complete("inspect", "spec", "--env", "Pendulum-")
     assert "Pendulum-v1" in offers
     assert heavy == []
-    offers, heavy = complete("inspect", "spec", "--t", '"StepCounter(ma')
+    offers, heavy = complete("inspect", "spec", "-t", '"StepCounter(ma')
     assert "StepCounter(max_steps=" in offers
     assert heavy == []
     assert "--format" in complete("check", "--fo")[0]

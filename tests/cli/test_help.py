@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
 GROUPS = ("inspect", "contract", "list", "show", "config")
-PATHS = ["", *GROUPS, *(path for path in COMMANDS if path != "profile run"), "profile"]
+PATHS = ["", *GROUPS, *COMMANDS]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import pytest
 
-from tdx.cli.commands import EXAMPLE, ROOT_COMMANDS, build_root
+from tdx.cli.commands import NESTED, SUMMARIES, build_root
+from tdx.cli.help import EXAMPLE
 from tdx.cli.process import run
 from tdx.inspection.watch import watch
 from tests.programs import sampled
@@ -41,11 +42,12 @@ def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from commands(inner, f"{path} {name}".strip())
     if not names and path:
         yield path, command
-    if path == "profile":
-        yield "profile run", command.get_command(None, "run")
 
 
-COMMANDS = dict(commands(build_root()))
+ROOT = build_root()
+COMMANDS = dict(commands(ROOT))
+for outer, words in NESTED.items():
+    COMMANDS |= {f"{outer} {word}": ROOT.get_command(None, f"{outer} {word}") for word in words}
 
 
 def examples(command: Any) -> list[str]:
@@ -99,7 +101,7 @@ def test_each_group_has_examples(tdx: Tdx) -> None:
 @pytest.mark.parametrize("name", [path for path in COMMANDS if " " not in path])
 def test_summaries_in_the_help_of_the_program_equal_the_docstrings(name: str) -> None:
     """Compare the table of summaries, which imports no command, with the docstrings."""
-    assert COMMANDS[name].help.partition("\n\n")[0] == ROOT_COMMANDS[name][1]
+    assert COMMANDS[name].help.partition("\n\n")[0] == SUMMARIES[name]
 
 
 def test_paragraphs_in_the_help_have_no_hard_line_breaks(

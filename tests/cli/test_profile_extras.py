@@ -256,26 +256,6 @@ def test_advice_tries_lint_fixes(tdx: Tdx) -> None:
     assert "marginal cost, planned" in found.out
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--on", "local"), "--on needs --sweep"),
-        (("--on", "ray", "--sweep", "num_envs=1"), "invalid value 'ray' for --on"),
-    ],
-)
-def test_own_processes_require_a_sweep(tdx: Tdx, options: tuple[str, ...], message: str) -> None:
-    result = tdx("profile", "tdx/Pendulum", *options)
-    assert result.code == 2
-    assert message in result.err
-
-
-def test_sweep_in_processes_of_its_own(tdx: Tdx) -> None:
-    few = ("--steps", "3", "--warmup", "0", "--repeat", "1", "--passes", "none")
-    sweep = ("--sweep", "num_envs=2", "--on", "local", "--format", "json")
-    result = tdx("profile", "tdx/Pendulum", *few, *sweep)
-    assert [cell["problem"] for cell in json.loads(result.out)["cells"]] == [None]
-
-
 @pytest.mark.parametrize(("given", "steps"), [((), 100), (("--steps", "1000"), 1000)])
 def test_simulated_device_runs_fewer_steps_by_default(
     tdx: Tdx, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], steps: int

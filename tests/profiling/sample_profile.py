@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tdx.core.meter import UNATTRIBUTED, Part
 from tdx.foundation.nvml import GpuState
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.result import (
     DeviceSummary,
     DeviceUse,
@@ -17,7 +18,6 @@ from tdx.profiling.result import (
     MemoryUse,
     Mode,
     ModeProfile,
-    OperatorUse,
     Profile,
     Row,
     Settings,

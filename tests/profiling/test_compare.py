@@ -14,7 +14,7 @@ from tdx.profiling.compare import (
     compare_profiles,
     parse_limits,
 )
-from tdx.profiling.repeats import are_apart
+from tdx.profiling.plain import are_apart
 from tdx.profiling.result import ModeProfile, Profile, Row
 from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 from tests.programs import exhaustive

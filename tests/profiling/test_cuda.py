@@ -11,8 +11,9 @@ from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
 from tdx.profiling.passes.accelerator import TorchAccelerator
-from tdx.profiling.passes.choice import PASSES, make_observers
+from tdx.profiling.passes.choice import make_observers
 from tdx.profiling.passes.device import DeviceTimes
+from tdx.profiling.plain import PASSES
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.native_times import timed_env

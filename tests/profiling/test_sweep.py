@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +14,6 @@ from tdx.profiling.result import Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.sweep import (
     SweepAxis,
-    SweepCell,
     SweepResult,
     apply_point,
     fit_exponent,
@@ -87,12 +82,8 @@ def test_point_changes_env_and_stages() -> None:
 
 @exhaustive
 def test_every_cell_has_a_profile() -> None:
-    cells: list[SweepCell] = []
-    found = swept(
-        "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=cells.append
-    )
+    found = swept("num_envs=1,4", "dtype=float32,float64", "mode=eager,planned")
     assert len(found.cells) == 8
-    assert list(found.cells) == cells
     for cell in found.cells:
         assert cell.problem is None
         assert cell.profile is not None
@@ -145,11 +136,11 @@ def test_stage_that_cannot_be_built_fails_one_cell() -> None:
 
 @exhaustive
 def test_interrupt_keeps_earlier_cells() -> None:
-    def stop(cell: SweepCell) -> None:
-        if cell.point["num_envs"] == 2:
+    def stop(env: Any) -> None:
+        if env.batch_size.numel() == 4:
             raise KeyboardInterrupt
 
-    found = swept("num_envs=1,2,4", on_cell=stop)
+    found = swept("num_envs=1,2,4", policy_of=stop)
     assert found.interrupted
     assert [cell.point["num_envs"] for cell in found.cells] == [1, 2]
 
@@ -165,33 +156,3 @@ def test_exponent_of_growth_is_fitted() -> None:
     assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
     assert fit_exponent([8], [1.0]) is None
     assert fit_exponent([1, 8], [0.0, 1.0]) is None
-
-
-# Other processes
-
-
-def kill_for_two(env: Any) -> Any:
-    if env.batch_size.numel() == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return None
-
-
-def test_each_cell_is_measured_in_a_process_of_its_own() -> None:
-    cells: list[SweepCell] = []
-    progress: list[tuple[str, int, int]] = []
-    plan = replace(SHORT, on_progress=lambda *state: progress.append(state))
-    axes = parse_sweep(["num_envs=1,2,4", "RewardScaling.scale=1.0"], PIPELINE)
-    result = run_sweep(
-        PIPELINE, axes, plan=plan, own_processes=True, policy_of=kill_for_two, on_cell=cells.append
-    )
-    assert [cell.point["num_envs"] for cell in result.cells] == [1, 2, 4]
-    assert [cell.problem is None for cell in result.cells] == [True, False, True]
-    assert "was killed by SIGKILL" in (result.cells[1].problem or "")
-    assert list(result.cells) == cells
-    assert progress[-1][1:] == (3, 3)
-
-
-def test_objects_that_cannot_be_pickled_are_refused() -> None:
-    lock = threading.Lock()
-    with pytest.raises(ArgumentError, match="cannot be sent to other processes: TypeError"):
-        swept("num_envs=1", own_processes=True, policy_of=lambda env: lock)

@@ -38,6 +38,7 @@ from stable_baselines3.common.vec_env import (
 
 import tdx
 from tdx.cli.process import run
+from tdx.inspection.lint import stack_observation
 from tdx.inspection.lint.linter import select_rules
 from tests.programs import exhaustive, sampled
 
@@ -763,6 +764,20 @@ class Pressed(gym.Wrapper[Any, Any, Any, Any]):
 @exhaustive
 def test_a_stage_that_steps_at_a_reset_was_triggered(make: Make) -> None:
     assert "Pressed" not in " ".join(tdx.check(make(), seed=0, steps=20).notes)
+
+
+def test_the_check_reaches_the_step_limit_and_says_when_it_had_no_time_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def notes() -> tuple[str, ...]:
+        env = wrappers.ClipReward(gym.make("Pendulum-v1", max_episode_steps=70), -100, 100)
+        return tdx.check(env, seed=0).notes
+
+    assert notes() == ("changed nothing in 71 steps: 3 ClipReward",)
+    monkeypatch.setattr(stack_observation, "MAX_CHECK_SECONDS", -1.0)
+    changed_nothing, stopped = notes()
+    assert changed_nothing == "changed nothing in 50 steps: 3 ClipReward"
+    assert stopped.startswith("stopped after 50 of 71 steps")
 
 
 @exhaustive

@@ -8,7 +8,7 @@ runs for ``tdx inspect spec Pendulum-v1``, in the order of the calls::
     _Group.get_command               "spec"
     ├─ _import_functions             imports tdx.cli.commands.inspect
     └─ _build_command                turns inspect_spec into a command of Typer
-       └─ expand_options             one option for each field of its dataclasses of options
+       └─ options.expand_options     one option for each field of its dataclasses of options
     _WithDefaults.make_context       parses the words; the settings give defaults
     with_options                     makes the dataclasses again, and calls inspect_spec
 """
@@ -18,36 +18,31 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from inspect import Parameter, Signature, getdoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from inspect import getdoc
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
-from tdx.cli.typer_internals import (
-    FastCommand,
-    FastGroup,
-    hide_spellings,
-    use_zsh_descriptions,
+from tdx.cli.help import (
+    RARE,
+    RARE_PANEL,
+    command_help,
+    group_examples,
+    short_help,
+    short_root_help,
 )
+from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
 from tdx.foundation.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.cli.options import Function, Functions
 
-_DEFAULT_COMMAND = "run"
-"""Command of a group that runs if none is named."""
-_EXAMPLE = "Start with: tdx inspect spec Pendulum-v1 -t StepCounter"
-EXAMPLE = re.compile(r"(?:[A-Z_]+=\S+ )?tdx ")
-"""Start of a paragraph of a docstring that is an example."""
-_GROUP_EXAMPLES = 3
+_EXAMPLE = "tdx inspect spec Pendulum-v1 -t StepCounter"
 _HELP_OPTIONS = {"--help", "-h"}
 _OUTPUT_SETTINGS = ("format", "color")
 _ENV_ID = re.compile(r"-v\d+$|^tdx/")
@@ -60,88 +55,79 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
-    "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
-    "diff": ("inspect", "Compare two pipelines: stages, specs and values."),
-    "report": ("report", "Write a report of a pipeline: HTML, Markdown or SVG."),
-    "list": ("catalog", "List envs, transforms, dumps and what can be opened."),
-    "show": ("catalog", "Show an env, a transform, a dump or what tdx.watch recorded."),
-    "check": ("check", "Check pipelines: build them, verify specs, apply the rules."),
-    "explain": ("check", "Explain an error or rule, and how to fix it."),
-    "rollout": ("rollout", "Run a pipeline and write the steps to a dump."),
-    "replay": ("rollout", "Apply another chain to the data of a dump."),
-    "profile": ("profile", "Measure what each part of a rollout costs."),
-    "contract": ("contracts", "Record what stages do, and check other stacks against it."),
-    "verify": ("rollout", "Check the checksums and values of a whole dump."),
-    "export": ("export", "Convert a dump to another format, without loss."),
-    "import": ("export", "Convert a file in another format to a dump."),
-    "export-chain": ("artifacts", "Export a chain as code that runs without tdx."),
-    "tui": ("tui", "Build, inspect, step and profile a chain in a terminal app."),
-    "serve": ("tui", "Serve the terminal app to a browser."),
-    "init": ("setup", "Create a commented pipeline file for an env."),
-    "config": ("setup", "Show, set and edit defaults of options."),
-    "doctor": ("setup", "Check this machine: versions, devices, env packages, shell."),
-    "schema": ("setup", "Print the JSON Schema of pipeline files or of JSON output."),
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Inspect": {
+        "inspect": "Inspect the specs, data flow and values of a chain.",
+        "diff": "Compare two pipelines: stages, specs and values.",
+        "report": "Write a report of a pipeline: HTML, Markdown or SVG.",
+        "list": "List envs, transforms, dumps and what can be opened.",
+        "show": "Show an env, a transform, a dump or what tdx.watch recorded.",
+    },
+    "Check": {
+        "check": "Check pipelines: build them, verify specs, apply the rules.",
+        "explain": "Explain an error or rule, and how to fix it.",
+    },
+    "Run and record": {
+        "rollout": "Run a pipeline and write the steps to a dump.",
+        "replay": "Apply another chain to the data of a dump.",
+        "profile": "Measure what each part of a rollout costs.",
+    },
+    "Contracts": {
+        "contract": "Record what stages do, and check other stacks against it.",
+    },
+    "Data": {
+        "verify": "Check the checksums and values of a whole dump.",
+        "export": "Convert a dump to another format, without loss.",
+        "import": "Convert a file in another format to a dump.",
+    },
+    "Deploy": {
+        "export-chain": "Export a chain as code that runs without tdx.",
+    },
+    "App and setup": {
+        "tui": "Build, inspect, step and profile a chain in a terminal app.",
+        "serve": "Serve the terminal app to a browser.",
+        "init": "Create a commented pipeline file for an env.",
+        "config": "Show, set and edit defaults of options.",
+        "doctor": "Check this machine: versions, devices, env packages, shell.",
+        "schema": "Print the JSON Schema of pipeline files or of JSON output.",
+    },
 }
-"""Module and summary of each command and group, in the order of the help.
-
-The help of ``tdx`` shows the summaries without importing the commands.
-"""
-_PANELS: Mapping[str, tuple[str, ...]] = {
-    "Inspect": ("inspect", "diff", "report", "list", "show"),
-    "Check": ("check", "explain"),
-    "Run and record": ("rollout", "replay", "profile"),
-    "Contracts": ("contract",),
-    "Data": ("verify", "export", "import"),
-    "Deploy": ("export-chain",),
-    "App and setup": ("tui", "serve", "init", "config", "doctor", "schema"),
-}
-"""Commands of each section of the help."""
+"""Summary of each command and group, by the section of the help, which imports none of them."""
+SUMMARIES = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
 def _import_functions(name: str) -> Functions:
     """Import the functions of the module of a command or group."""
-    match ROOT_COMMANDS[name][0]:
-        case "inspect":
+    match name:
+        case "inspect" | "diff":
             from tdx.cli.commands.inspect import COMMANDS
-        case "check":
-            from tdx.cli.commands.check import COMMANDS
-        case "contracts":
-            from tdx.cli.commands.contracts import COMMANDS
-        case "profile":
-            from tdx.cli.commands.profile import COMMANDS
         case "report":
             from tdx.cli.commands.report import COMMANDS
-        case "rollout":
-            from tdx.cli.commands.rollout import COMMANDS
-        case "export":
-            from tdx.cli.commands.export import COMMANDS
-        case "artifacts":
-            from tdx.cli.commands.artifacts import COMMANDS
-        case "catalog":
+        case "list" | "show":
             from tdx.cli.commands.catalog import COMMANDS
-        case "setup":
+        case "check" | "explain":
+            from tdx.cli.commands.check import COMMANDS
+        case "rollout" | "replay" | "verify":
+            from tdx.cli.commands.rollout import COMMANDS
+        case "profile":
+            from tdx.cli.commands.profile import COMMANDS
+        case "contract":
+            from tdx.cli.commands.contracts import COMMANDS
+        case "export" | "import":
+            from tdx.cli.commands.export import COMMANDS
+        case "export-chain":
+            from tdx.cli.commands.artifacts import COMMANDS
+        case "tui" | "serve":
+            from tdx.cli.commands.tui import COMMANDS
+        case "init" | "config" | "doctor" | "schema":
             from tdx.cli.commands.setup import COMMANDS
         case _:
-            from tdx.cli.commands.tui import COMMANDS
+            return {}
     return COMMANDS
 
 
-_RARE = frozenset(
-    {
-        *("--allow-download", "--batching", "--color", "--debug", "--device", "--env-kwargs"),
-        *("--from-pixels", "--num-envs", "--quiet", "--samples", "--verbose", "--worker-timeout"),
-        *("--all-wrappers", "--calibrate", "--dry-run", "--histogram", "--marginal", "--on"),
-        *("--passes", "--repeat", "--retries", "--shard", "--shards", "--speedscope", "--sync"),
-        *("--threads", "--trace", "--warmup"),
-    }
-)
-"""Options that the short help leaves out, and the whole help shows last."""
-_RARE_PANEL = "Rarely used"
-_FORMER_SPELLINGS = frozenset({"--t", "--transform", "--save", "--html"})
-"""Spellings that keep working where an option has another one, and that no help shows."""
-_SHORT_HEIGHT, _SHORT_OPTIONS = 24, 11
-_OPTION_WIDTH = 26
+_FORMER_SPELLINGS = {"--t": "-t", "--transform": "-t", "--save": "--out", "--html": "--out"}
+"""Spellings that keep working in commands that have only the new one."""
 
 
 class _WithDefaults:
@@ -152,7 +138,7 @@ class _WithDefaults:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the short help for ``-h``, else the whole help."""
         if self.is_short:
-            formatter.write("\n".join(_short_help(self, ctx)))
+            formatter.write("\n".join(short_help(self, ctx)))
         else:
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
@@ -182,7 +168,18 @@ class _WithDefaults:
 
 
 class _Command(_WithDefaults, FastCommand):
-    pass
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spellings = {name for param in self.params for name in param.opts}
+        words = []
+        for arg in args:
+            name, equals, value = arg.partition("=")
+            current = _FORMER_SPELLINGS.get(name)
+            if current in spellings and name not in spellings:
+                # A short option takes no `=`.
+                words += [current, value] if equals else [current]
+            else:
+                words.append(arg)
+        return super().parse_args(ctx, words)
 
 
 class _Group(_WithDefaults, FastGroup):
@@ -203,25 +200,20 @@ class _Group(_WithDefaults, FastGroup):
         return list(self.functions)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in self.functions:
-            self.commands[cmd_name] = self.build(cmd_name)
+        if cmd_name not in self.commands and (command := self.build(cmd_name)) is not None:
+            self.commands[cmd_name] = command
         return self.commands.get(cmd_name)
 
     def build(self, name: str) -> Any:
-        """Build the command with this name."""
-        return _build_command(name, self.functions[name])
+        """Build the command with this name; ``None`` if there is none."""
+        function = self.functions.get(name)
+        return None if function is None else _build_command(name, function)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the first example of the first commands."""
-        texts = [getdoc(function) or "" for function in self.functions.values()]
-        by_command = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
-        lines = [f"  {examples[0]}" for examples in by_command if examples][:_GROUP_EXAMPLES]
-        text = ROOT_COMMANDS[str(self.name)][1]
-        if self.is_short:
-            self.help = "\n\n".join([text, "Examples:\n" + "\n".join(lines)])
-            return super().format_help(ctx, formatter)
-        self.help = "\n".join([text, "", "Examples:", *lines])
-        return super().format_help(ctx, formatter)
+        text = SUMMARIES[str(self.name)]
+        self.help = "\n".join([text, "", "Examples:", *group_examples(self.functions.values())])
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args and not ctx.resilient_parsing:
@@ -250,6 +242,9 @@ _SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """What other programs call a command; a hint suggests it."""
 
+NESTED: Mapping[str, tuple[str, ...]] = {"profile": ("compare",)}
+"""Words after a command that takes a target, so that it is no group; they name another command."""
+
 _ALIASES: Mapping[str, tuple[str, ...]] = {"freeze": ("contract", "record")}
 """Former names of commands, which keep working and which help and completion leave out."""
 
@@ -266,36 +261,39 @@ class _RootGroup(_Group):
                 typer.echo(ctx.get_help())
                 raise typer.Exit
             args = [*args[1:], "--help"]
-        return super().resolve_command(ctx, [*_ALIASES.get(args[0], args[:1]), *args[1:]])
+        words = [*_ALIASES.get(args[0], args[:1]), *args[1:]]
+        if words[1:2] and words[1] in NESTED.get(words[0], ()):
+            words = [" ".join(words[:2]), *words[2:]]
+        return super().resolve_command(ctx, words)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(ROOT_COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in ROOT_COMMANDS:
-            self.commands[cmd_name] = self.build(cmd_name)
-        return self.commands.get(cmd_name)
+        return list(SUMMARIES)
 
     def build(self, name: str) -> Any:
+        first = name.partition(" ")[0]
+        if first not in SUMMARIES:
+            return None
         if name in _GROUPS:
             group = typer.Typer(
                 **_SETTINGS,
                 name=name,
                 cls=_GROUPS[name],
-                help=ROOT_COMMANDS[name][1],
+                help=SUMMARIES[name],
                 callback=_no_callback,
                 add_completion=False,
             )
             return get_command(group)
-        return _build_command(name, _import_functions(name)[name], _CLASSES.get(name, _Command))
+        function = _import_functions(first).get(name)
+        command_class = _SchemaCommand if name == "schema" else _Command
+        return None if function is None else _build_command(name, function, command_class)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the summaries of the commands."""
         if self.is_short:
-            return formatter.write("\n".join(_short_root_help()))
-        for panel, names in _PANELS.items():
-            for name in names:
-                summary = ROOT_COMMANDS[name][1]
+            lines = short_root_help(getdoc(_root_options) or "", SECTIONS, _EXAMPLE)
+            return formatter.write("\n".join(lines))
+        for panel, summaries in SECTIONS.items():
+            for name, summary in summaries.items():
                 self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=panel)
         return TyperGroup.format_help(self, ctx, formatter)
 
@@ -359,39 +357,6 @@ def _nothing_named(name: str, commands: list[str]) -> TdxError:
     )
 
 
-class _ProfileGroup(_Group):
-    """Accepts a pipeline instead of a command: ``tdx profile Pendulum-v1``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if not args or args[0] not in self.functions:
-            args = [_DEFAULT_COMMAND, *args]
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name in super().list_commands(ctx) if name != _DEFAULT_COMMAND]
-
-    def build(self, name: str) -> Any:
-        command_class = _DefaultCommand if name == _DEFAULT_COMMAND else _Command
-        return _build_command(name, self.functions[name], command_class)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return (None if name == _DEFAULT_COMMAND else name), command, rest
-
-
-class _Context(typer.Context):
-    @property
-    def command_path(self) -> str:
-        """The command without the double space that a command without a name leaves."""
-        return " ".join(super().command_path.split())
-
-
-class _DefaultCommand(_Command):
-    """Runs if its group is called without a command."""
-
-    context_class = _Context
-
-
 class _SchemaCommand(_Command):
     """Lists the kinds of documents for ``--output`` without a kind."""
 
@@ -403,13 +368,10 @@ class _SchemaCommand(_Command):
         return super().parse_args(ctx, args)
 
 
-_CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
-"""Class of each command that differs from the others."""
 _GROUPS: Mapping[str, type[_Group]] = {
     "inspect": _InspectGroup,
     "list": _Group,
     "show": _ShowGroup,
-    "profile": _ProfileGroup,
     "contract": _Group,
     "config": _Group,
 }
@@ -421,92 +383,24 @@ def build_root() -> Any:
     if os.environ.get("_TDX_COMPLETE") == "complete_zsh":
         use_zsh_descriptions()
     return get_command(
-        typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root_options, epilog=_EXAMPLE)
+        typer.Typer(
+            **_SETTINGS, cls=_RootGroup, callback=_root_options, epilog=f"Start with: {_EXAMPLE}"
+        )
     )
 
 
 def _build_command(name: str, function: Function, command_class: type[_Command] = _Command) -> Any:
-    # The help is the docstring: paragraphs on one line each, and the examples at the end.
-    paragraphs = (getdoc(function) or "").split("\n\n")
-    prose = [" ".join(text.split()) for text in paragraphs if not EXAMPLE.match(text)]
-    examples = "\n".join(f"  {text}" for text in paragraphs if EXAMPLE.match(text))
-    help = "\n\n".join([*prose, f"Examples:\n{examples}"])
+    from tdx.cli.options import expand_options
+
     app = typer.Typer(**_SETTINGS, add_completion=False)
-    app.command(name, cls=command_class, help=help)(expand_options(function))
+    app.command(name, cls=command_class, help=command_help(function))(expand_options(function))
     command: Any = get_command(app)
     for param in command.params:
-        hide_spellings(param, _FORMER_SPELLINGS)
-        if _RARE.intersection(param.opts):
-            param.rich_help_panel = _RARE_PANEL
+        if RARE.intersection(param.opts):
+            param.rich_help_panel = RARE_PANEL
     # A section of the help stands where its first option is.
-    command.params.sort(key=lambda param: getattr(param, "rich_help_panel", None) == _RARE_PANEL)
+    command.params.sort(key=lambda param: getattr(param, "rich_help_panel", None) == RARE_PANEL)
     return command
-
-
-def _short_help(command: Any, ctx: Any) -> list[str]:
-    """Return the lines of the short help of a command or group: at most 24 at 80 columns."""
-    width = max(shutil.get_terminal_size().columns, 40)
-    head, _, examples = (command.help or "").partition("Examples:\n")
-    lines = [*_wrapped(command.get_usage(ctx), width), ""]
-    lines += [*_wrapped(head.partition("\n\n")[0], width), ""]
-    lines += [f"  {line.strip()}" for line in examples.splitlines()[:2]]
-    lines.append("")
-    if isinstance(command, TyperGroup):
-        rows = []
-        for name in command.list_commands(ctx):
-            inner: Any = command.get_command(ctx, name)
-            summary = (inner.help or "").partition("\n\n")[0]
-            rows.append((name, summary))
-        count = 0
-    else:
-        visible = [
-            param
-            for param in command.params
-            if not getattr(param, "hidden", False) and "--help" not in param.opts
-        ]
-        rows = [
-            _short_row(param)
-            for param in visible
-            if getattr(param, "rich_help_panel", "") != _RARE_PANEL
-        ]
-        # The option that most commands have in common, before those of the command.
-        rows.sort(key=lambda row: not row[0].startswith("-t "))
-        room = min(_SHORT_OPTIONS, _SHORT_HEIGHT - len(lines) - 2)
-        count = len(visible) - min(len(rows), room)
-        rows = rows[:room]
-    start = min(max((len(name) for name, _ in rows), default=0), _OPTION_WIDTH)
-    for name, text in rows:
-        lines.append(_cut(f"  {name:{start}}  {text}", width))
-    more = f" ({count} more options)" if count else ""
-    return [*lines, "", f"All of it{more}: {ctx.command_path} --help", ""]
-
-
-def _short_row(param: Any) -> tuple[str, str]:
-    """Return the name of a parameter with its value, and its text on one line."""
-    text = " ".join((getattr(param, "help", None) or "").split())
-    if param.param_type_name == "argument":
-        return str(param.metavar or param.name).upper(), text
-    name = ", ".join(sorted(param.opts, key=len))
-    return (name if param.is_flag else f"{name} {param.metavar or param.name.upper()}"), text
-
-
-def _short_root_help() -> list[str]:
-    width = max(shutil.get_terminal_size().columns, 40)
-    start = max(map(len, _PANELS))
-    lines = ["Usage: tdx COMMAND [TARGET] [OPTIONS]", ""]
-    lines += [*_wrapped(getdoc(_root_options) or "", width), ""]
-    for panel, names in _PANELS.items():
-        lines.append(_cut(f"  {panel:{start}}  {', '.join(names)}", width))
-    example = _EXAMPLE.partition(": ")[2]
-    return [*lines, "", f"  {example}", "", "All of it: tdx --help, and tdx help COMMAND", ""]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), width)
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 2].rstrip()} …"
 
 
 def _no_callback() -> None:
@@ -528,54 +422,3 @@ def _root_options(
     ] = False,
 ) -> None:
     """Inspect what a chain of RL transforms does to your data, check it, and measure its cost."""
-
-
-def expand_options(command: Function) -> Function:
-    """Replace each parameter that is annotated with a dataclass of options by its fields."""
-    from tdx.cli.options import DialogOptions, Quiet, hidden_messages
-
-    hints = get_type_hints(command, include_extras=True)
-    groups = {
-        name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
-    }
-
-    is_dialog = DialogOptions in groups.values()
-
-    @functools.wraps(command)
-    def with_options(**values: Any) -> int | None:
-        # A dialog hides its messages itself, but not its questions.
-        with hidden_messages(False if is_dialog else values.pop("quiet")):
-            return with_groups(**values)
-
-    def with_groups(**values: Any) -> int | None:
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        return command(**values)
-
-    own = [
-        parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-        for name, parameter in signature(command).parameters.items()
-        if name not in groups
-    ]
-    shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
-    if not is_dialog:
-        shared.append(Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet))
-    annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
-    # `signature` would follow it to the function whose parameters are still dataclasses.
-    del with_options.__wrapped__
-    with_options.__dict__["__signature__"] = Signature([*own, *shared])
-    with_options.__annotations__ = annotations
-    return with_options
-
-
-def _parameters(kind: type) -> list[Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)
-    ]

@@ -63,12 +63,12 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.catalog import envs_view
     from tdx.foundation.text import escape_control_characters
-    from tdx.inspection.envs import find_envs
+    from tdx.inspection.envs import EnvList, find_envs
 
     words = " ".join(search or ())
     with third_party_code():
         result = find_envs(words, missing=missing)
-    write_view(envs_view(result.envs, words, result.similar), output)
+    write_view(envs_view(EnvList(words, result.envs), result.similar), output)
     for broken in result.broken:
         text = escape_control_characters(f"{broken.message} ({broken.hint})")
         print(f"warning: {text}", file=sys.stderr)
@@ -98,10 +98,10 @@ def list_kinds(output: OutputOptions, search: Search = None) -> None:
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.catalog import openable_view
-    from tdx.inspection.openable import list_openable
+    from tdx.inspection.openable import OpenableList, list_openable
 
     words = " ".join(search or ())
-    write_view(openable_view(list_openable(words), words), output)
+    write_view(openable_view(OpenableList(words, list_openable(words))), output)
 
 
 def show_transform(output: OutputOptions, name: Name, example: Example = True) -> None:
@@ -113,17 +113,17 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.catalog import transform_view
+    from tdx.inspection.transform_example import TransformDocument, find_example
     from tdx.pipeline.catalog import load_catalog
 
     info = load_catalog()[name]
     shown_example = None
     if example:
         from tdx.cli.runtime import third_party_code
-        from tdx.inspection.transform_example import find_example
 
         with third_party_code():
             shown_example = find_example(info)
-    write_view(transform_view(info, shown_example), output)
+    write_view(transform_view(TransformDocument(info, shown_example)), output)
 
 
 def show_env(output: OutputOptions, env: EnvId, env_kwargs: EnvKwargs = None) -> None:

@@ -508,14 +508,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     if options.samples is not None and not config.is_factory:
         raise ArgumentError("--samples needs --against or module:function", hint="leave it out")
     if config.is_factory:
-        stack = _check_stack(
-            config,
-            one,
-            rules,
-            options.samples,
-            evaluation=options.evaluation,
-            accelerator=options.accelerator,
-        )
+        stack = _check_stack(config, one, rules, options)
         if stack is not None:
             if options.diff or options.fix:
                 reason = f"nothing to fix: the stages of {config.env.id} are Python code"
@@ -524,12 +517,7 @@ def _check_target(pipeline: TargetOptions, options: CheckOptions) -> _Checked:
     fixes = None
     with third_party_code():
         if options.diff or options.fix:
-            fixes = Fixes.find(
-                *(config, source, one, rules),
-                strict=options.strict,
-                unsafe=options.unsafe_fixes,
-                accelerator=options.accelerator,
-            )
+            fixes = Fixes.find(config, source, one, rules, options)
             if options.fix:
                 config = fixes.write()
         report = check_pipeline(
@@ -604,13 +592,7 @@ def _rules(
 
 
 def _check_stack(
-    config: Pipeline,
-    options: PipelineOptions,
-    rules: Sequence[Rule],
-    samples: str | None,
-    *,
-    evaluation: bool,
-    accelerator: bool,
+    config: Pipeline, pipeline: PipelineOptions, rules: Sequence[Rule], options: CheckOptions
 ) -> CheckReport | None:
     """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
     from tdx.cli.runtime import third_party_code
@@ -621,14 +603,13 @@ def _check_stack(
     from tdx.rollouts.samples import read_samples
     from tdx.stacks.building import build_stack
 
-    if check_arguments(config, options.allow_code):
+    if check_arguments(config, pipeline.allow_code):
         return None
     with third_party_code():
-        stack = build_stack(
-            config, options.allow_code, None if samples is None else read_samples(samples)
-        )
+        samples = None if options.samples is None else read_samples(options.samples)
+        stack = build_stack(config, pipeline.allow_code, samples)
         try:
-            if accelerator and stack.chain_env is None:
+            if options.accelerator and stack.chain_env is None:
                 raise ArgumentError(
                     f"--accelerator does not apply to a stack of the kind {stack.kind!r}: only "
                     "chains of tdx and TorchRL run on the simulated GPU",
@@ -647,20 +628,20 @@ def _check_stack(
                     allow_code=True,
                     rules=rules,
                     base=stack.chain_env,
-                    evaluation=evaluation,
+                    evaluation=options.evaluation,
                 )
             else:
                 report = check_stack(
-                    stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation
+                    stack, config.env.id, seed=seed, rules=rules, evaluation=options.evaluation
                 )
         finally:
             stack.close()
-        if not accelerator:
+        if not options.accelerator:
             return report
         if any(finding.severity == "error" for finding in report.findings):
             return replace(report, notes=(*report.notes, _NOT_ON_ACCELERATOR))
         return check_on_accelerator(
-            report, lambda: build_stack(config, options.allow_code, None), seed, rules
+            report, lambda: build_stack(config, pipeline.allow_code, None), seed, rules
         )
 
 
@@ -712,28 +693,25 @@ class Fixes:
         cls,
         pipeline: Pipeline,
         file: PipelineFile | None,
-        options: PipelineOptions,
+        given: PipelineOptions,
         rules: Sequence[Rule],
-        *,
-        strict: bool,
-        unsafe: bool,
-        accelerator: bool,
+        options: CheckOptions,
     ) -> Fixes:
         """Apply the fixes of the rules to a pipeline and to the text of its file."""
         from tdx.inspection.check_report import fix_pipeline
 
-        if file is not None and options.transforms:
+        if file is not None and given.transforms:
             raise ArgumentError(
                 "stages from -t cannot be fixed together with a file",
                 hint="add them to the file, or pass an env id with the whole chain as -t",
             )
         result = fix_pipeline(
             pipeline,
-            allow_code=options.allow_code,
+            allow_code=given.allow_code,
             rules=rules,
-            strict=strict,
-            unsafe=unsafe,
-            accelerator=accelerator,
+            strict=options.strict,
+            unsafe=options.unsafe_fixes,
+            accelerator=options.accelerator,
         )
         original_text = "" if file is None else file.text
         if file is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from enum import StrEnum
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,7 +14,6 @@ from tdx.cli.options import (
     Format,
     Functions,
     OutputOptions,
-    choice_option,
     integer_option,
     split_list,
 )
@@ -35,16 +33,13 @@ from tdx.cli.profile_runs import (
     try_advice,
 )
 from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
+from tdx.profiling.plain import MODES, PASSES
 
 if TYPE_CHECKING:
     from tdx.cli.views import View
-    from tdx.profiling.passes.choice import PassName
-    from tdx.profiling.result import Mode
     from tdx.profiling.run import ProfilePlan
 
 
-MODES: tuple[Mode, ...] = ("eager", "planned")
-PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 ORDERS = ("chain", "share", "n", "mean", "p50", "p90", "p95", "p99", "max", "iqr")
 STEPS, WARMUP, REPEATS = 1000, 100, 5
 # Each operator costs there many times what it does alone, and every step the same.
@@ -149,22 +144,6 @@ Sweeps = Annotated[
         "mode, steps, threads, and arguments of stages such as Resize.w.",
     ),
 ]
-
-
-class SweepPlace(StrEnum):
-    """Where the settings of a sweep are measured."""
-
-    LOCAL = "local"
-
-
-On = Annotated[
-    SweepPlace | None,
-    choice_option(
-        *("--on", SweepPlace),
-        "Measure each setting of --sweep in its own process, so that one that the system kills "
-        "fails alone.",
-    ),
-]
 Sync = Annotated[
     bool,
     typer.Option(
@@ -226,9 +205,7 @@ Histograms = Annotated[
 ]
 Save = Annotated[
     str | None,
-    _file_option(
-        *("-o", "--out", "--save"), help="Save the profile as JSON with all samples; - is stdout."
-    ),
+    _file_option(*("-o", "--out"), help="Save the profile as JSON with all samples; - is stdout."),
 ]
 Trace = Annotated[
     str | None,
@@ -286,42 +263,70 @@ CompareDetail = Annotated[
 ]
 
 
-def profile(
-    pipeline: TargetOptions,
-    output: OutputOptions,
-    steps: Steps = None,
-    warmup: Warmup = WARMUP,
-    repeat: Repeat = REPEATS,
-    mode: Modes = None,
-    policy: PolicyName = None,
-    threads: Threads = None,
-    passes: Passes = None,
-    marginal: Marginals = False,
-    advice: Advices = False,
-    sweep: Sweeps = None,
-    on: On = None,
-    sync: Sync = False,
-    all_wrappers: AllWrappers = False,
-    dry_run: DryRun = False,
-    calibrate: Calibrate = False,
-    detail: Detail = False,
-    sort: Sort = "chain",
-    top: Top = None,
-    histogram: Histograms = False,
-    save: Save = None,
-    trace: Trace = None,
-    record_trace: RecordTrace = None,
-    speedscope: Speedscope = None,
-    html: Html = None,
-    baseline: Baseline = None,
-    fail_if: FailIf = None,
-    force: Force = False,
-    samples: Samples = None,
-) -> int:
-    """Measure the cost of each part of a rollout: env, policy, every stage, and tdx itself.
+@dataclass(frozen=True, slots=True)
+class ProfileOptions:
+    """What is measured, what the table shows of it, and the files that are written."""
 
-    Shows the time per step, the most expensive parts, the bottleneck and what may help. --detail
-    and the other formats show every measurement.
+    steps: Steps = None
+    warmup: Warmup = WARMUP
+    repeat: Repeat = REPEATS
+    mode: Modes = None
+    policy: PolicyName = None
+    threads: Threads = None
+    passes: Passes = None
+    marginal: Marginals = False
+    advice: Advices = False
+    sweep: Sweeps = None
+    sync: Sync = False
+    all_wrappers: AllWrappers = False
+    dry_run: DryRun = False
+    calibrate: Calibrate = False
+    detail: Detail = False
+    sort: Sort = "chain"
+    top: Top = None
+    histogram: Histograms = False
+    save: Save = None
+    trace: Trace = None
+    record_trace: RecordTrace = None
+    speedscope: Speedscope = None
+    html: Html = None
+    baseline: Baseline = None
+    fail_if: FailIf = None
+    force: Force = False
+    samples: Samples = None
+
+    def given(self, *names: str) -> dict[str, object]:
+        """Return the options that are not their defaults: these, or all that name no file."""
+        return {
+            f"--{field.name.replace('_', '-')}": getattr(self, field.name)
+            for field in fields(self)
+            if (field.name in names if names else field.name not in _FILE_OPTIONS)
+            and getattr(self, field.name) != field.default
+        }
+
+    def files(self, *, reads_trace: bool = False) -> ProfileFiles:
+        """Return the files; with ``reads_trace``, the trace is the input."""
+        paths = {
+            "--out": self.save,
+            "--trace": None if reads_trace else self.trace,
+            "--record-trace": self.record_trace,
+            "--speedscope": self.speedscope,
+            "--html": self.html,
+        }
+        return ProfileFiles(paths, self.force)
+
+
+_FILE_OPTIONS = ("save", "trace", "record_trace", "speedscope", "html", "force")
+_OF_ROLLOUTS = ("mode", "passes", "sweep", "sync", "marginal", "advice")
+"""Options that do not apply to the loop of a stack of another library."""
+
+
+def profile(options: ProfileOptions, pipeline: TargetOptions, output: OutputOptions) -> int:
+    """Measure what each part of a rollout costs.
+
+    The parts are the env, the policy, every stage, and tdx itself. Shows the time per step, the
+    most expensive parts, the bottleneck and what may help. --detail and the other formats show
+    every measurement.
 
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --out.
@@ -332,60 +337,39 @@ def profile(
     tdx profile pendulum.yaml --passes none -o base.json --force
     """
     # Reading a trace needs no torch.
-    if trace is not None and pipeline == TargetOptions():
-        measured: dict[str, object] = {
-            "--steps": steps,
-            "--warmup": warmup != WARMUP,
-            "--repeat": repeat != REPEATS,
-            "--sort": sort != "chain",
-        }
-        measured |= {"--mode": mode, "--policy": policy, "--threads": threads, "--passes": passes}
-        measured |= {"--marginal": marginal, "--advice": advice, "--sweep": sweep, "--on": on}
-        measured |= {"--sync": sync, "--all-wrappers": all_wrappers, "--dry-run": dry_run}
-        measured |= {"--calibrate": calibrate, "--detail": detail, "--top": top}
-        measured |= {"--histogram": histogram, "--baseline": baseline, "--fail-if": fail_if}
-        measured |= {"--samples": samples}
-        paths = {"--out": save, "--record-trace": record_trace, "--speedscope": speedscope}
-        written = ProfileFiles({**paths, "--html": html}, force)
-        return _show_trace(trace, output, written, measured)
+    if options.trace is not None and pipeline == TargetOptions():
+        return _show_trace(options.trace, output, options.files(reads_trace=True), options.given())
     silence_kineto()
     from tdx.cli.views.profile import TableOptions
     from tdx.profiling.run import ProfilePlan
     from tdx.stacks.checkpoints import is_checkpoint
 
-    paths = {"--out": save, "--trace": trace, "--record-trace": record_trace}
-    files = ProfileFiles({**paths, "--speedscope": speedscope, "--html": html}, force)
-    wants_rows = detail or histogram or sort != "chain"
+    files, record_trace, samples = options.files(), options.record_trace, options.samples
+    wants_rows = options.detail or options.histogram or options.sort != "chain"
     is_summary = output.format is Format.TABLE and not wants_rows
     plan = ProfilePlan(
-        steps=STEPS if steps is None else steps,
-        warmup=warmup,
-        repeats=repeat,
-        threads=threads,
-        passes=_pass_names(passes, is_summary=is_summary and not files.requested),
-        sync=sync,
-        all_wrappers=all_wrappers,
+        steps=STEPS if options.steps is None else options.steps,
+        warmup=options.warmup,
+        repeats=options.repeat,
+        threads=options.threads,
+        passes=_pass_names(options.passes, is_summary=is_summary and not files.requested),
+        sync=options.sync,
+        all_wrappers=options.all_wrappers,
         record_trace=None if record_trace is None else Path(record_trace),
     )
-    request = _build_request(pipeline, plan, mode, policy)
-    rollout_options = (mode, passes, sweep, sync, marginal, advice, record_trace)
+    request = _build_request(pipeline, plan, options.mode, options.policy)
+    of_rollouts = bool(options.given(*_OF_ROLLOUTS)) or record_trace is not None
     is_data = is_checkpoint(request.config.env.id)
+    others = ("marginal", "advice", "baseline", "dry_run", "fail_if")
     if request.config.env.device == "simulated":
         from tdx.cli.views.profile_devices import device_calls_view
 
-        unused: dict[str, object] = {
-            "--passes": passes,
-            "--sweep": sweep,
-            "--sync": sync,
-            "--marginal": marginal,
-        }
-        unused |= {"--advice": advice, "--baseline": baseline, "--fail-if": fail_if}
-        unused |= {"--dry-run": dry_run, "--calibrate": calibrate}
+        unused = options.given("passes", "sweep", "sync", "calibrate", *others)
         if is_data:
-            of_envs = {"--mode": mode, "--policy": policy, "--num-envs": pipeline.num_envs}
+            of_envs = options.given("mode", "policy") | {"--num-envs": pipeline.num_envs}
             _refuse("a policy checkpoint", files, of_envs)
         else:
-            unused["--samples"] = samples
+            unused |= options.given("samples")
         if record_trace is not None:
             raise ArgumentError(
                 "--device simulated measures no time, so there is no trace to record",
@@ -393,36 +377,38 @@ def profile(
                 "that of the host",
             )
         _refuse("--device simulated", files, unused, kept="--html")
-        if steps is None:
+        if options.steps is None:
             request = replace(request, plan=replace(request.plan, steps=SIMULATED_STEPS))
         calls = count_calls(replace(request, samples=samples))
         _write_with_page(device_calls_view(calls), output, files)
         return ExitCode.OK if calls.error is None else ExitCode.FINDINGS
-    if is_data and any((*rollout_options, on)):
+    if is_data and of_rollouts:
         raise ArgumentError(
-            "--mode, --passes, --sweep, --on, --sync, --marginal, --advice and --record-trace do "
-            "not apply to a policy checkpoint"
+            "--mode, --passes, --sweep, --sync, --marginal, --advice and --record-trace do not "
+            "apply to a policy checkpoint"
         )
-    if is_data or (request.config.is_factory and not any(rollout_options)):
+    if is_data or (request.config.is_factory and not of_rollouts):
         request = replace(request, as_stack=True, samples=samples)
     elif samples is not None:
         raise ArgumentError("--samples does not apply to rollouts", hint="leave it out")
-    others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
-    others |= {"--dry-run": dry_run, "--fail-if": fail_if}
-    if on is not None and not sweep:
-        raise ArgumentError("--on needs --sweep", hint="add --sweep num_envs=1,8")
-    if sweep:
-        _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
-        return show_sweep(request, sweep, files, output, own_processes=on is not None)
-    if calibrate:
-        _refuse("--calibrate", files, others)
+    if options.sweep:
+        _refuse("--sweep", files, options.given("calibrate", *others), kept="--html")
+        return show_sweep(request, options.sweep, files, output)
+    if options.calibrate:
+        _refuse("--calibrate", files, options.given(*others))
         return _show_calibration(request, output)
-    if dry_run:
+    if options.dry_run:
         return _show_estimate(request, output)
-    reference = Reference.read(baseline, fail_if, force, request.plan)
-    table = TableOptions(cast(Any, sort), top, histogram, is_summary, bool(passes))
+    reference = Reference.read(options.baseline, options.fail_if, options.force, request.plan)
+    table = TableOptions(
+        cast(Any, options.sort), options.top, options.histogram, is_summary, bool(options.passes)
+    )
     request = replace(request, is_summary=is_summary)
-    return _show_profile(request, reference, files, table, output, marginal=marginal, advice=advice)
+    return _show_profile(
+        *(request, reference, files, table, output),
+        marginal=options.marginal,
+        advice=options.advice,
+    )
 
 
 def _show_trace(
@@ -494,7 +480,10 @@ def _show_profile(
     error = profile_error(result) or next((cost.error for cost in costs if cost.error), None)
     advised = try_advice(request, result) if advice and error is None else ()
     extras = replace(
-        reference.extras(result), marginal=costs, advice=advised, candidates=candidates
+        reference.extras(result),
+        marginal=costs or None,
+        advice=advised or None,
+        candidates=candidates,
     )
     files.write(result, extras)
     if not files.use_stdout:
@@ -572,6 +561,6 @@ def profile_compare(
 
 
 COMMANDS: Functions = {
-    "profile run": profile,
+    "profile": profile,
     "profile compare": profile_compare,
 }

@@ -90,7 +90,7 @@ Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(
-        *("-t", "--t", "--transform"),
+        "-t",
         metavar="CALL",
         autocompletion=complete_transform,
         help="Add a stage to the chain: RewardSum. Can be repeated; the order matters.",
@@ -319,7 +319,7 @@ def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) ->
     from tdx import rollouts
     from tdx.cli.output import write_view
     from tdx.cli.progress import activity_on
-    from tdx.cli.views.verification import repair_view, verify_view
+    from tdx.cli.views.dumps import repair_view, verify_view
 
     if rollouts.is_url(dump):
         if repair:

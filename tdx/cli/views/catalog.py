@@ -24,21 +24,22 @@ from tdx.cli.views import (
     without_repeats,
 )
 from tdx.cli.views.specs import comparison_table, spec_table
-from tdx.foundation.serialization import Entries, Entry, Result, to_plain
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
 from tdx.pipeline.aliases import find_aliased_calls
 from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.transform_info import Parameter, TransformInfo, Type, strip_markup
+from tdx.pipeline.transform_info import Parameter, TransformInfo, strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.inspection.envs import EnvDetails
-    from tdx.inspection.openable import Openable
-    from tdx.inspection.transform_example import TransformExample
+    from tdx.inspection.envs import EnvDetails, EnvList
+    from tdx.inspection.openable import Openable, OpenableList
+    from tdx.inspection.transform_example import TransformDocument
 
 
-def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str] = ()) -> View:
+def envs_view(result: EnvList, similar: Sequence[str] = ()) -> View:
     """Lay out a list of envs."""
+    envs = result.envs
 
     def blocks() -> list[Block]:
         if not envs:
@@ -52,7 +53,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str]
                 for provider in PROVIDERS
                 if not provider.installed
             }
-            shown: list[Block] = [_no_match("env", search, near)]
+            shown: list[Block] = [_no_match("env", result.search, near)]
             if missing:
                 text = "these packages are not installed, so their envs are not searched:"
                 shown.append(Paragraph([Cell(text)]))
@@ -73,19 +74,16 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str, similar: Sequence[str]
         return [Table.of(titles, rows)]
 
     names = ("id", "package", "installed", "hint", "replaced_by")
-
-    def data() -> dict[str, object]:
-        return {"search": search, "envs": to_plain(envs)}
-
-    return View("envs", data, blocks, lambda: envs, names=names)
+    return View("envs", result, blocks, lambda: envs, names=names)
 
 
-def openable_view(entries: Sequence[Openable], search: str) -> View:
+def openable_view(result: OpenableList) -> View:
     """Lay out what can be opened."""
+    entries = result.stack_kinds
 
     def blocks() -> list[Block]:
         if not entries:
-            return [_no_match("kind", search)]
+            return [_no_match("kind", result.search)]
         groups = list(without_repeats(entry.group for entry in entries))
         rows = [
             [
@@ -99,11 +97,7 @@ def openable_view(entries: Sequence[Openable], search: str) -> View:
         return [Table.of(["kind", "what", "package", "target"], rows)]
 
     names = ("group", "name", "target", "package", "version")
-
-    def data() -> dict[str, object]:
-        return {"search": search, "stack_kinds": to_plain(entries)}
-
-    return View("stack_kinds", data, blocks, lambda: entries, names=names)
+    return View("stack_kinds", result, blocks, lambda: entries, names=names)
 
 
 def _package_text(entry: Openable) -> str:
@@ -180,9 +174,17 @@ class TransformRow(Result):
     info: TransformInfo
 
 
+@dataclass(frozen=True, slots=True)
+class TransformList(Result):
+    """The transforms that match a search."""
+
+    search: str
+    transforms: tuple[TransformRow, ...]
+
+
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     """Lay out a list of transforms."""
-    transforms = [TransformRow(info) for info in infos]
+    transforms = tuple(map(TransformRow, infos))
     nearest = load_catalog().nearest(search)
     needs_arguments = any("(" in call for call in find_aliased_calls(search))
 
@@ -193,11 +195,8 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         return [Fluid(partial(_transforms, infos)), *note]
 
     names = ("name", "category", "time_behavior", "summary", "signature")
-
-    def data() -> dict[str, object]:
-        return {"search": search, "transforms": to_plain(transforms)}
-
-    return View("transforms", data, blocks, lambda: transforms, names=names)
+    result = TransformList(search, transforms)
+    return View("transforms", result, blocks, lambda: transforms, names=names)
 
 
 def _transforms(infos: Sequence[TransformInfo], width: int) -> list[Block]:
@@ -223,48 +222,9 @@ def _no_match(noun: str, search: str, nearest: str | None = None) -> Paragraph:
     return dim(text if nearest is None else f"{text}: {nearest}")
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentRow(Result):
-    """An argument of a transform; type and default are Python source.
-
-    Args:
-        parameter: The argument.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *(Entry("name", "parameter.name"), Entry("type", "parameter.annotation")),
-        Entry("words", "parameter.type", Type.words),
-        *(Entry("default", "parameter.default"), Entry("required", "parameter.required")),
-        *(Entry("parameter_kind", "parameter.kind"), Entry("help", "parameter.help")),
-    )
-
-    parameter: Parameter
-
-
-@dataclass(frozen=True, slots=True)
-class TransformDocument(Result):
-    """The documentation of a transform.
-
-    Args:
-        info: Catalog entry.
-        arguments: Its arguments.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *(
-            Entry(name, f"info.{name}")
-            for name in ("name", "category", "time_behavior", "module", "signature", "summary")
-        ),
-        *(Entry("doc", "info.doc"), "arguments"),
-    )
-
-    info: TransformInfo
-    arguments: tuple[ArgumentRow, ...]
-
-
-def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
+def transform_view(result: TransformDocument) -> View:
     """Lay out the documentation of a transform."""
-    arguments = tuple(ArgumentRow(parameter) for parameter in info.parameters)
+    info, example = result.info, result.example
 
     def blocks() -> list[Block]:
         shown: list[Block] = [
@@ -278,10 +238,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
             shown.append(comparison_table(example.changes, sides=("before", "after")))
         return shown
 
-    def data() -> dict[str, object]:
-        return {**TransformDocument(info, arguments).to_dict(), "example": to_plain(example)}
-
-    return View("transform", data, blocks, lambda: arguments)
+    return View("transform", result, blocks, lambda: result.arguments)
 
 
 def _arguments(info: TransformInfo) -> list[Block]:

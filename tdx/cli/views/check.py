@@ -28,7 +28,7 @@ from tdx.cli.views import (
 )
 from tdx.foundation.errors import Where
 from tdx.foundation.keys import format_key
-from tdx.foundation.serialization import Entries, Entry, Result, to_plain
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
 from tdx.inspection.check_report import Check, CheckReport, Finding, RuleCount
 from tdx.inspection.explanations import CodeExplanation, explain_code
@@ -68,6 +68,18 @@ class FixEntries(TypedDict):
     diff: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedPipeline(Result):
+    """Findings of a pipeline, and its fixes if they were asked for."""
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("report", inline=True), Entry("fixed", omit_none=True)),
+    )
+
+    report: CheckReport
+    fixed: FixEntries | None
+
+
 def check_view(
     report: CheckReport,
     fixes: FixEntries | None = None,
@@ -85,10 +97,8 @@ def check_view(
         notes = [fact("note", text) for text in (*report.hidden, *report.notes)]
         return [*shown, *_summary(report), *notes]
 
-    def data() -> dict[str, object]:
-        return report.to_dict() | ({} if fixes is None else {"fixed": fixes})
-
-    return View("check", data, blocks, lambda: report.findings, names=_COLUMNS)
+    result = CheckedPipeline(report, fixes)
+    return View("check", result, blocks, lambda: report.findings, names=_COLUMNS)
 
 
 def checks_view(
@@ -298,9 +308,16 @@ class CodeRow(Result):
     explained: CodeExplanation
 
 
+@dataclass(frozen=True, slots=True)
+class CodeList(Result):
+    """All codes."""
+
+    codes: tuple[CodeRow, ...]
+
+
 def codes_view(explained: Sequence[CodeExplanation]) -> View:
     """Lay out a list of codes."""
-    codes = [CodeRow(explanation) for explanation in explained]
+    codes = tuple(map(CodeRow, explained))
 
     def blocks() -> list[Block]:
         rows = [
@@ -320,7 +337,7 @@ def codes_view(explained: Sequence[CodeExplanation]) -> View:
         ]
         return [Table(columns, rows)]
 
-    return View("codes", lambda: {"codes": to_plain(codes)}, blocks, lambda: codes)
+    return View("codes", CodeList(codes), blocks, lambda: codes)
 
 
 def _plain(text: str) -> str:

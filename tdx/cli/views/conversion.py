@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from tdx.cli.views import Block, Cell, Heading, Style, Table, View, fact, stage_list
 from tdx.cli.views.comparisons import difference_blocks
+from tdx.foundation.serialization import Result
 from tdx.foundation.text import count_text
-from tdx.pipeline import format_stage
+from tdx.inspection.stack_import import StackImport
+from tdx.pipeline import Pipeline, format_stage
 
-if TYPE_CHECKING:
-    from tdx.inspection.stack_import import StackImport
-    from tdx.pipeline import Pipeline
+
+@dataclass(frozen=True, slots=True)
+class WrittenPipeline(Result):
+    """A pipeline file.
+
+    Args:
+        path: The file.
+        env: Id of the env.
+        stages: The stages as ``-t`` takes them.
+        conversion: What it was converted from.
+    """
+
+    path: str
+    env: str
+    stages: tuple[str, ...]
+    conversion: StackImport | None
 
 
 def written_view(path: str, pipeline: Pipeline, imported: StackImport | None) -> View:
     """Lay out a pipeline file."""
-    calls = [format_stage(stage) for stage in pipeline.transforms]
-
-    def data() -> dict[str, object]:
-        return {
-            "path": path,
-            "env": pipeline.env.id,
-            "stages": calls,
-            "conversion": None if imported is None else imported.to_dict(),
-        }
+    calls = tuple(map(format_stage, pipeline.transforms))
 
     def blocks() -> Iterator[Block]:
         stages = count_text(len(calls), "stage")
         yield Heading(path, f"{pipeline.env.id}, {stages}", level=1)
         yield from stage_list(calls) if imported is None else conversion_blocks(imported)
 
-    return View("init", data, blocks)
+    return View("init", WrittenPipeline(path, pipeline.env.id, calls, imported), blocks)
 
 
 def conversion_blocks(imported: StackImport) -> Iterator[Block]:

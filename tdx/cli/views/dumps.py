@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from tdx.cli.views import (
     UNLIMITED,
@@ -24,9 +25,11 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.foundation.keys import format_key
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.foundation.text import count_text
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import DumpSummary, EntryStatistics, Listed, Overview, summarize
+from tdx.rollouts.dump.verification import Repair, Verification
 from tdx.rollouts.formats.interface import Exported
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
@@ -49,6 +52,23 @@ def summary_view(path: str, manifest: Manifest) -> View:
     return View("rollout", lambda: data, blocks, lambda: [flat_summary(data)])
 
 
+@dataclass(frozen=True, slots=True)
+class ShardedSummary(Result):
+    """Summary of a dump of shards.
+
+    Args:
+        result: Result of recording them.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        Entry("summary", inline=True),
+        *(Entry(name, f"result.{name}") for name in ("committed", "recorded", "failures")),
+    )
+
+    summary: DumpSummary
+    result: ShardedRollout
+
+
 def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     """Lay out the result of recording shards."""
     data = summarize(result.path, manifest)
@@ -67,9 +87,9 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
             ]
         return shown
 
-    whole = {**data, **result.to_dict(), "shards": data["shards"]}
     names = ("shard", "attempts", "message")
-    return View("sharded_rollout", lambda: whole, blocks, lambda: result.failures, names=names)
+    whole = ShardedSummary(data, result)
+    return View("sharded_rollout", whole, blocks, lambda: result.failures, names=names)
 
 
 def dump_head(data: DumpSummary, name: str | None = None) -> Heading:
@@ -243,11 +263,16 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
         yield dim(more)
 
 
+@dataclass(frozen=True, slots=True)
+class DumpList(Result):
+    """The dumps in a folder and below it."""
+
+    folder: str
+    dumps: tuple[Listed, ...]
+
+
 def list_view(dumps: Sequence[Listed], root: str) -> View:
     """Lay out a list of dumps."""
-
-    def data() -> dict[str, object]:
-        return {"folder": root, "dumps": [dump.to_dict() for dump in dumps]}
 
     def records() -> Iterator[dict[str, object]]:
         for dump in dumps:
@@ -282,7 +307,7 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         table = Table.of(titles, rows, fixed=True, optional=("size", "return", "episodes"))
         return [table, *lines]
 
-    return View("dumps", data, blocks, records)
+    return View("dumps", DumpList(root, tuple(dumps)), blocks, records)
 
 
 def size_text(size: int) -> str:
@@ -292,6 +317,63 @@ def size_text(size: int) -> str:
 
 def _number(number: float) -> str:
     return f"{number:.4g}"
+
+
+REPAIRED = ("missing", "short", "checksum")
+"""Problems that a repair removes."""
+
+_PROBLEM = ("problem", "file", "chunk", "message", "where")
+
+
+def verify_view(result: Verification) -> View:
+    """Lay out the problems of a dump."""
+
+    def blocks() -> list[Block]:
+        read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
+        rest = "" if result.complete else "; the dump is unfinished"
+        if result.is_fine:
+            more = "" if result.complete else f": {next_step(result.source)}"
+            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}{more}")])
+            return [Heading(result.path, level=1), verdict]
+        rows = [
+            [Cell(problem.kind, "bad"), Cell(problem.message), Cell(problem.where, "dim")]
+            for problem in result.problems
+        ]
+        count = count_text(len(rows), "problem")
+        table = Table([Column("problem", fixed=True), Column("what"), Column("recorded in")], rows)
+        blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
+        if any(problem.kind in REPAIRED for problem in result.problems):
+            repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
+            blocks.append(dim(repair))
+        return blocks
+
+    return View("verification", result, blocks, lambda: result.problems, names=_PROBLEM)
+
+
+def repair_view(result: Repair) -> View:
+    """Lay out what a repair kept and lost."""
+
+    def blocks() -> list[Block]:
+        verdict = verify_view(result.verification).blocks()
+        if result.is_unchanged:
+            return [*verdict, dim("nothing to repair")]
+        kept = _amounts(result.chunks, result.steps, result.episodes)
+        lost = _amounts(result.lost_chunks, result.lost_steps, result.lost_episodes)
+        if result.lost_shards:
+            shards = ", ".join(map(str, result.lost_shards))
+            lost = f"{count_text(len(result.lost_shards), 'shard')} ({shards}): {lost}"
+        lost = lost if result.is_exact or not result.lost_chunks else f"at least {lost}"
+        lines = [("kept", kept), ("lost", lost or "nothing")]
+        lines += [("set aside", name) for name in result.set_aside]
+        lines += [("written again", name) for name in result.rewritten]
+        return [*verdict, fact_table(lines)]
+
+    return View("repair", result, blocks)
+
+
+def _amounts(chunks: int, steps: int, episodes: int) -> str:
+    counts = {"chunk": chunks, "step": steps, "ended episode": episodes}
+    return ", ".join(count_text(number, noun) for noun, number in counts.items() if number)
 
 
 def export_view(result: Exported) -> View:

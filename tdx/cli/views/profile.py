@@ -51,18 +51,18 @@ from tdx.profiling.bottleneck import Cost, list_kind_costs, list_part_costs, sug
 from tdx.profiling.compare import ProfileComparison
 from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
+from tdx.profiling.plain import OperatorUse
 from tdx.profiling.result import (
     DeviceSummary,
     DeviceUse,
     MemoryUse,
     ModeProfile,
-    OperatorUse,
     Profile,
     Row,
     Settings,
     histogram,
 )
-from tdx.profiling.saved import RowReport, profile_to_json
+from tdx.profiling.saved import ProfileReport, RowReport
 from tdx.profiling.suggestions import Candidate, Suggestions
 from tdx.profiling.traces import build_mean_step
 
@@ -109,19 +109,30 @@ class Extras(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *(Entry(name, optional=True) for name in ("marginal", "advice")),
-        Entry("comparison", omit_none=True),
+        *(Entry(name, omit_none=True) for name in ("marginal", "advice", "comparison")),
     )
 
-    marginal: tuple[MarginalCosts, ...] = ()
+    marginal: tuple[MarginalCosts, ...] | None = None
     comparison: ProfileComparison | None = None
-    advice: tuple[Suggestions, ...] = ()
+    advice: tuple[Suggestions, ...] | None = None
     candidates: tuple[Candidate, ...] = ()
 
     @property
     def failed(self) -> bool:
         """True if a limit of the comparison is exceeded."""
         return self.comparison is not None and self.comparison.failed
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDocument(Result):
+    """A profile, and other measurements beside it."""
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("report", inline=True), Entry("extras", inline=True)),
+    )
+
+    report: ProfileReport
+    extras: Extras
 
 
 def profile_view(
@@ -143,9 +154,9 @@ def profile_view(
             result += (_mode_summary if options.is_summary else _mode)(profile, mode, options)
         if options.is_summary:
             result += _suggestions(profile, extras)
-        for cost in extras.marginal:
+        for cost in extras.marginal or ():
             result += marginal_blocks(cost)
-        for advice in extras.advice:
+        for advice in extras.advice or ():
             result += advice_blocks(advice)
         if options.is_summary:
             result.append(
@@ -153,11 +164,8 @@ def profile_view(
             )
         return result
 
-    def data() -> dict[str, object]:
-        others = {name: value for name, value in extras.to_dict().items() if value}
-        return profile_to_json(profile) | others
-
-    return View("profile", data, blocks, lambda: _records(profile, options))
+    result = ProfileDocument(ProfileReport(profile), extras)
+    return View("profile", result, blocks, lambda: _records(profile, options))
 
 
 def _summary_head(profile: Profile) -> Iterator[Block]:

@@ -62,7 +62,7 @@ def device_calls_view(calls: DeviceCalls) -> View:
         shown.append(dim(_LIMITS))
         return shown
 
-    return View("profile_devices", calls.to_dict, blocks, lambda: calls.lines)
+    return View("profile_devices", calls, blocks, lambda: calls.lines)
 
 
 def _count(value: float) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tdx.cli.charts import growth_plot
 from tdx.cli.views import (
@@ -19,7 +21,7 @@ from tdx.cli.views import (
     sparkline,
 )
 from tdx.cli.views.profile_table import number_table, whole_number
-from tdx.foundation.serialization import to_plain
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.profiling.compare import TOTAL_KEY
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
@@ -29,6 +31,24 @@ from tdx.profiling.sweep import SweepCell as Setting
 _PLOT_TEXT = (
     "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SweepDocument(Result):
+    """A sweep.
+
+    Args:
+        subject: The pipeline as a ``tdx`` command line.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        "subject",
+        *(Entry(name, f"sweep.{name}") for name in ("axes", "interrupted", "cells")),
+        Entry("growth", "sweep", fit_growth),
+    )
+
+    subject: str
+    sweep: SweepResult
 
 
 def sweep_view(subject: str, sweep: SweepResult) -> View:
@@ -59,16 +79,7 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
             shown += growth_blocks(group)
         return shown
 
-    def data() -> dict[str, object]:
-        return {
-            "subject": subject,
-            "axes": to_plain(sweep.axes),
-            "interrupted": sweep.interrupted,
-            "cells": to_plain(sweep.cells),
-            "growth": to_plain(fit_growth(sweep)),
-        }
-
-    return View("profile_sweep", data, blocks, lambda: _records(sweep))
+    return View("profile_sweep", SweepDocument(subject, sweep), blocks, lambda: _records(sweep))
 
 
 def _lines(cell: Setting) -> Iterator[list[Cell]]:
@@ -155,13 +166,24 @@ def _whole(mode: ModeProfile) -> dict[str, float]:
 _MIB = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class EstimateDocument(Result):
+    """Estimated time of a measurement.
+
+    Args:
+        subject: The pipeline as a ``tdx`` command line.
+        seconds: Duration of all modes.
+        modes: Duration of each mode.
+    """
+
+    subject: str
+    seconds: float
+    modes: tuple[Estimate, ...]
+
+
 def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
     """Lay out the estimated time of each mode and the size of its samples."""
     seconds = sum(estimate.seconds for estimate in estimates)
-
-    def data() -> dict[str, object]:
-        modes = [estimate.to_dict() for estimate in estimates]
-        return {"subject": plan.subject, "seconds": seconds, "modes": modes}
 
     def blocks() -> list[Block]:
         titles = ("mode", "steps", "µs/step", "about", "samples")
@@ -179,4 +201,5 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         table = number_table(titles, rows, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
-    return View("profile_estimate", data, blocks, lambda: estimates)
+    result = EstimateDocument(plan.subject, seconds, tuple(estimates))
+    return View("profile_estimate", result, blocks, lambda: estimates)

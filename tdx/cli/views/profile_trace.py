@@ -87,7 +87,7 @@ def trace_view(trace: TraceSummary) -> View:
             shown.append(_table(("stream", "busy", "host late", "next kernel", "other idle"), rows))
         return shown
 
-    return View("profile_trace", trace.to_dict, blocks, lambda: trace.ranges)
+    return View("profile_trace", trace, blocks, lambda: trace.ranges)
 
 
 def _bytes(count: int) -> str:

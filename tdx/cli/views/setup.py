@@ -19,7 +19,7 @@ from tdx.cli.views import (
     first_that_fits,
     without_repeats,
 )
-from tdx.foundation.serialization import Result, to_plain
+from tdx.foundation.serialization import Result
 from tdx.foundation.settings import Settings, SettingValue
 from tdx.foundation.text import count_text
 
@@ -108,12 +108,19 @@ class DocumentKind(Result):
     command: str
 
 
+@dataclass(frozen=True, slots=True)
+class KindList(Result):
+    """All kinds of documents."""
+
+    kinds: tuple[DocumentKind, ...]
+
+
 def kinds_view(commands: Mapping[str, str]) -> View:
     """Lay out the kinds of JSON documents."""
-    kinds = [DocumentKind(name, command) for name, command in commands.items()]
+    kinds = tuple(DocumentKind(name, command) for name, command in commands.items())
 
     def blocks() -> list[Block]:
         rows = [[Cell(kind.name, "name"), Cell(kind.command)] for kind in kinds]
         return [Table([Column("kind", fixed=True), Column("printed by")], rows)]
 
-    return View("kinds", lambda: {"kinds": to_plain(kinds)}, blocks, lambda: kinds)
+    return View("kinds", KindList(kinds), blocks, lambda: kinds)

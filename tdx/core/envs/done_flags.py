@@ -394,11 +394,13 @@ def episode_ends(
 ) -> dict[int, str]:
     """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
 
-    A row that is both terminated and truncated is ``terminated``; ``done`` is the last resort.
+    The flags of the root decide; without any, those of the agents: the first that ends, ends the
+    row. A row that is both terminated and truncated is ``terminated``; ``done`` is the last resort.
     """
+    root = [key for key in done_keys if len(split_key(key)) == 1]
     ends: dict[int, str] = {}
     for end in ("terminated", "truncated", "done"):
-        for key in done_keys:
+        for key in root or done_keys:
             flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
             if flag is not None and bool(flag.any()):
                 for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():

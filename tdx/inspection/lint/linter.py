@@ -15,7 +15,6 @@ from tdx.inspection.checkpoint_codes import DATASET_RULES
 from tdx.inspection.lint import rules as rule_modules
 from tdx.inspection.lint.context import DeviceContext, KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation, is_selected
-from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
 
@@ -164,21 +163,6 @@ def lint(
         return stage is None, stage or 0, finding.rule.code
 
     return sorted(findings, key=position)
-
-
-def list_notes(
-    context: StackContext, rules: Sequence[Rule], findings: Sequence[LintFinding]
-) -> tuple[str, ...]:
-    """Return what the stages of a stack did that is no finding of a rule, each a sentence."""
-    reported = {finding.violation.stage for finding in findings}
-    names = [
-        f"{stage.index} {stage.name}"
-        for stage in untriggered_stages(context)
-        if stage.index not in reported
-    ]
-    if not names or wrapper_without_effect not in rules:
-        return ()
-    return (f"changed nothing in {context.steps} steps: {', '.join(names)}",)
 
 
 def build_lint_context(

@@ -204,12 +204,18 @@ def rule(
     python: str | None = None,
     replaces: bool = False,
     uses_spec_violations: bool = False,
-) -> Callable[[RuleFunction], Rule]:
-    """Declare a function as a rule; the arguments are the fields of :class:`Rule`."""
+    subject: Literal["pipeline", "device"] = "pipeline",
+) -> Callable[[RuleFunction | DeviceRuleFunction], Rule]:
+    """Declare a function as a rule; the arguments are the fields of :class:`Rule`.
 
-    def declare(find: RuleFunction) -> Rule:
+    The examples of a rule for devices are without ``--accelerator``.
+    """
+    option = " --accelerator" if subject == "device" else ""
+
+    def declare(find: RuleFunction | DeviceRuleFunction) -> Rule:
         return Rule(
-            code, title, severity, why, wrong, right, find, python, replaces, uses_spec_violations
+            *(code, title, severity, why, f"{wrong}{option}", f"{right}{option}", find, python),
+            *(replaces, uses_spec_violations, subject),
         )
 
     return declare
@@ -244,29 +250,6 @@ def stack_rule(
             same_as=same_as,
             facts=facts,
         )
-
-    return declare
-
-
-def device_rule(
-    code: str,
-    title: str,
-    severity: Severity,
-    *,
-    why: str,
-    wrong: str,
-    right: str,
-    python: str | None = None,
-) -> Callable[[DeviceRuleFunction], Rule]:
-    """Declare a function as a rule for what a chain does to an accelerator.
-
-    The examples are options of ``tdx check`` without ``--accelerator``.
-    """
-
-    def declare(find: DeviceRuleFunction) -> Rule:
-        examples = (f"{wrong} --accelerator", f"{right} --accelerator")
-        source = None if python is None else python.lstrip("\n")
-        return Rule(code, title, severity, why, *examples, find, source, subject="device")
 
     return declare
 

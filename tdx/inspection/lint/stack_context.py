@@ -103,6 +103,7 @@ class StackContext:
         before: State of each stage before the steps.
         after: State of each stage after the steps.
         steps: Number of steps; 0 if one of them raised.
+        goal: Number of steps to make if they do not take too long.
         violations: Values outside of their spec.
         declared: Indices of the stages whose effect the rules for pipelines decide.
     """
@@ -117,6 +118,7 @@ class StackContext:
     before: StackState = field(default_factory=dict)
     after: StackState = field(default_factory=dict)
     steps: int = 0
+    goal: int = 0
     violations: Sequence[ValueViolation] = ()
     declared: Collection[int] = ()
     _known_stages: tuple[int, Sequence[StageInfo]] | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.core import StepTrace, ValueVersion
 from tdx.foundation.keys import NestedKey
-from tdx.inspection.lint.linter import LintFinding, lint, list_notes
+from tdx.inspection.lint.linter import LintFinding, lint
+from tdx.inspection.lint.rules.stacks import untriggered_stages, wrapper_without_effect
 from tdx.inspection.lint.stack_context import Changes, Fact, StackContext, StageCall, step_limit
 from tdx.specs.leaf import KnownLeaves, composite_leaves
 
@@ -22,8 +23,11 @@ CHAIN_STEPS = 20
 """Number of steps of a chain of tdx after the steps that compare values with specs."""
 MAX_CHECK_STEPS = 1_000
 """Largest number of steps to reach the step limit of an episode."""
-MAX_CHECK_SECONDS = 2.0
-"""Time after which a check no longer waits for that limit."""
+MAX_CHECK_SECONDS = 10.0
+"""Time after which a check no longer waits for that limit: for envs that are slow.
+
+The traced steps of ordinary envs take 0.3 to 1.6 ms, so their number is the same in each run.
+"""
 
 
 def observe_stack(
@@ -36,7 +40,7 @@ def observe_stack(
     """Reset and step a stack, and add what the stages do to the context.
 
     The env is stepped until it has made the given number of steps and, if a stage limits the length
-    of episodes, until an episode reaches that limit.
+    of episodes, until an episode reaches that limit, or for 10 seconds if that takes longer.
     """
     stack = context.stack
     kinds: set[type[Fact]] = {Changes, *(kind for rule in rules for kind in rule.facts)}
@@ -48,7 +52,7 @@ def observe_stack(
     ]
     context.before = stack.state()
     limits = [limit for stage in stack.stages if (limit := step_limit(stage)) is not None]
-    goal = max(steps, min(min(limits) + 1, MAX_CHECK_STEPS)) if limits else steps
+    context.goal = max(steps, min(min(limits) + 1, MAX_CHECK_STEPS)) if limits else steps
     tracer = stack.tracer()
     end = time.monotonic() + MAX_CHECK_SECONDS
 
@@ -67,10 +71,27 @@ def observe_stack(
 
     try:
         with stack.seeded(seed):
-            tracer.run(goal, on_step=add)
+            tracer.run(context.goal, on_step=add)
         context.steps = tracer.steps
     finally:
         context.after = stack.state()
+
+
+def list_notes(
+    context: StackContext, rules: Sequence[Rule], findings: Sequence[LintFinding]
+) -> Iterator[str]:
+    """Yield what the stages of a stack did, or had no time for, that is no finding of a rule."""
+    reported = {finding.violation.stage for finding in findings}
+    names = [
+        f"{stage.index} {stage.name}"
+        for stage in untriggered_stages(context)
+        if stage.index not in reported
+    ]
+    if names and wrapper_without_effect in rules:
+        yield f"changed nothing in {context.steps} steps: {', '.join(names)}"
+    if 0 < context.steps < context.goal:
+        seconds = f"{MAX_CHECK_SECONDS:g} s"
+        yield f"stopped after {context.steps} of {context.goal} steps, which took over {seconds}"
 
 
 def lint_chain(
@@ -111,7 +132,7 @@ def lint_chain(
             continue
         moved = replace(finding.violation, stage=stage - first)
         result.append(LintFinding(finding.rule, moved, stages[stage].name))
-    return result, list_notes(observed, rules, findings)
+    return result, tuple(list_notes(observed, rules, findings))
 
 
 def _add_facts(context: StackContext, trace: StepTrace, kinds: Collection[type[Fact]]) -> None:

@@ -219,14 +219,14 @@ class EpisodeTracker:
         totals = [math.nan if each.total is None else each.total for each in self._open]
         return np.array(totals, dtype=np.float32)
 
-    def add(self, trace: StepTrace) -> None:
-        """Add a trace. A reset starts an episode in the envs that are done, or in all."""
+    def add(self, trace: StepTrace, is_start: bool) -> None:
+        """Add a trace; ``is_start``: it is a reset of all envs, not only of those that are done."""
         if trace.error is not None:
             return
         if trace.phase == "reset":
-            ended = [each for each in self._open if each.end]
-            for row, each in enumerate(self._open):
-                if each.end or not ended:
+            # An agent may be reset alone, while the episode of its env continues.
+            for row, episode in enumerate(self._open):
+                if is_start or episode.end:
                     self._begin(row, trace.index)
             self.rewards = np.full(self.rows, np.nan, dtype=np.float32)
             return

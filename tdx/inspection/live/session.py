@@ -170,7 +170,7 @@ class LiveSession:
         return last
 
     def _add_trace(self, trace: StepTrace) -> None:
-        self.episode_tracker.add(trace)
+        self.episode_tracker.add(trace, is_start=trace.index == self._reset_index)
         passages = list_passages(trace)
         self.changes.add(trace, passages)
         is_step = trace.phase == "step" and trace.error is None

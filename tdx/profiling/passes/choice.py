@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from tdx.core.envs import EnvBase
 from tdx.profiling.passes.accelerator import TorchAccelerator, list_accelerators
@@ -18,9 +17,8 @@ from tdx.profiling.passes.device import (
 )
 from tdx.profiling.passes.host import ObjectMemory, Operators, TensorMemory
 from tdx.profiling.passes.observer import Observer
+from tdx.profiling.plain import PassName
 
-PassName = Literal["memory", "operators", "device"]
-PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 MAX_HOST_STEPS = 1000
 """Maximum number of recorded steps; more add no information and need memory."""
 MAX_DEVICE_STEPS = 500

@@ -23,7 +23,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tdx.profiling.passes.observer import MEMORY_EVENT, HostEvent, Observer, TorchProfilerObserver
-from tdx.profiling.result import MemoryUse, ModeProfile, OperatorUse
+from tdx.profiling.plain import OperatorUse
+from tdx.profiling.result import MemoryUse, ModeProfile
 
 
 class MemoryLevel(NamedTuple):

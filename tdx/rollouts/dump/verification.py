@@ -124,8 +124,9 @@ class Repair(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *("steps", "chunks", "episodes", "lost_steps", "lost_chunks", "lost_episodes", "is_exact"),
-        *("lost_shards", "set_aside", "rewritten", "verification"),
+        *(Entry("path", "verification.path"), "steps", "chunks", "episodes", "lost_steps"),
+        *("lost_chunks", "lost_episodes", "is_exact", "lost_shards", "set_aside", "rewritten"),
+        "verification",
     )
 
     steps: int

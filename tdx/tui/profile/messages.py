@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tdx.pipeline.model import Pipeline
+from tdx.profiling.plain import OperatorUse, RolloutMode
 
 PROGRESS = "progress"
 PARTIAL = "partly"
-ModeName = Literal["eager", "planned"]
 Extra = Literal["memory", "operators", "marginal"]
 EXTRAS: tuple[Extra, ...] = ("memory", "operators", "marginal")
-MODES: tuple[ModeName, ...] = ("eager", "planned")
 BINS = 32
 
 
@@ -24,15 +23,6 @@ class ProfileProgress:
     doing: str
     done: int
     of: int
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCost:
-    """An operator of torch in a part."""
-
-    name: str  # name, such as ``aten::add``
-    calls: float
-    time_us: float  # own time per step, measured in the operator pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +87,7 @@ class CostRow:
     launch_bound: bool = False  # true if the accelerator waits for the host
     syncs: tuple[Sync, ...] = ()  # places where the host waits for the accelerator
     # Operators of torch, the most expensive first; ``None``: not measured.
-    operators: tuple[OperatorCost, ...] | None = None
+    operators: tuple[OperatorUse, ...] | None = None
     # Savings by index of the stage; empty: not measured
     marginals: dict[int, StageSaving] = field(default_factory=dict)
     numbers: tuple[int, ...] = ()  # number of each stage in the chain pane; empty: its index
@@ -157,7 +147,7 @@ class Measurement:
     """What to measure; one mode and no extras for a search for advice."""
 
     pipeline: Pipeline
-    modes: tuple[ModeName, ...]
+    modes: tuple[RolloutMode, ...]
     steps: int
     repeats: int
     warmup: int  # steps that do not count

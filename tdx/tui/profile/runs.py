@@ -11,8 +11,8 @@ from textual.content import Content
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
 from tdx.pipeline.model import StackFacts
-from tdx.profiling.repeats import MIN_SHARE, are_apart, mean_shift
-from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
+from tdx.profiling.plain import MIN_SHARE, MODES, RolloutMode, are_apart, mean_shift
+from tdx.tui.profile.messages import CostRow, Costs, ModeCosts
 from tdx.tui.profile.numbers import format_count, format_duration, format_percent
 
 MAX_RUNS = 50
@@ -45,7 +45,7 @@ SELECTION_TITLES = {"both": "eager+planned"}
 """Titles of selections that are not a mode."""
 
 
-def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
+def modes_for(wanted: ModeSelection) -> tuple[RolloutMode, ...]:
     """Return the modes to measure."""
     return MODES if wanted == "both" else (wanted,)
 

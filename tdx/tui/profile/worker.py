@@ -20,8 +20,8 @@ from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.profiling.bottleneck import Cost, list_part_costs
 from tdx.profiling.context import SAMPLES_NOTE, STACK_NOTE, profile_stack
 from tdx.profiling.interleaved import MarginalCosts, measure_marginal_costs
-from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
+from tdx.profiling.plain import OperatorUse, PassName
 from tdx.profiling.result import DeviceSummary, DeviceUse, ModeProfile, Profile, Row, histogram
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.suggestions import Candidate, TriedChange, try_changes
@@ -41,7 +41,6 @@ from tdx.tui.profile.messages import (
     MeasuredChange,
     Measurement,
     ModeCosts,
-    OperatorCost,
     ProfileProgress,
     StageSaving,
     Sync,
@@ -162,11 +161,11 @@ def _cost_row(mode: ModeProfile, cost: Cost) -> CostRow:
             ),
         )
     if mode.operators:
-        operators: dict[str, OperatorCost] = {}
+        operators: dict[str, OperatorUse] = {}
         for row in cost.rows:
             for use in mode.operators.get(row.key, ()):
-                before = operators.get(use.name, OperatorCost(use.name, 0.0, 0.0))
-                operators[use.name] = OperatorCost(
+                before = operators.get(use.name, OperatorUse(use.name, 0.0, 0.0))
+                operators[use.name] = OperatorUse(
                     use.name, before.calls + use.calls, before.time_us + use.time_us
                 )
         ranked = sorted(operators.values(), key=lambda operator: -operator.time_us)

@@ -80,3 +80,36 @@ class Ragged(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         """Do nothing: the env is deterministic."""
+
+
+class Team(EnvBase):
+    """An env whose first agent ends after 2 steps, its second after 3, and which ends after 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        agents = Composite(count=Unbounded((2, 1)), shape=(2,))
+        self.observation_spec = Composite(agents=agents)
+        self.action_spec = Composite(agents=Composite(action=Unbounded((2, 1)), shape=(2,)))
+        self.reward_spec = Unbounded((1,))
+        flags = Categorical(2, shape=(2, 1), dtype=torch.bool)
+        self.done_spec = Composite(
+            agents=Composite(done=flags, shape=(2,)), done=Categorical(2, (1,), dtype=torch.bool)
+        )
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        if mask is None or bool(mask.any()):
+            self.step_count = 0
+        return TensorDict(agents=TensorDict(count=torch.zeros(2, 1), batch_size=[2]))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.step_count += 1
+        count = torch.full((2, 1), float(self.step_count))
+        done = count == torch.tensor([[2.0], [3.0]])
+        agents = TensorDict(count=count, done=done, batch_size=[2])
+        return TensorDict(
+            agents=agents, reward=torch.ones(1), done=torch.tensor([self.step_count == 4])
+        )
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None

@@ -20,7 +20,7 @@ from tdx.inspection.pipeline_report import summarize_rollout
 from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
 from tdx.stacks import open_stack
 from tdx.tui.live.values import build_value_lines
-from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan
+from tests.inspection.live.stages import At, Ragged, Team, pendulum, raises, writes_nan
 from tests.programs import exhaustive
 
 
@@ -101,6 +101,24 @@ def test_episodes_of_each_env_of_a_batch() -> None:
     assert [(each.row, each.number, each.end) for each in second][:1] == [(1, 0, "terminated")]
     assert second[0].total == 10 + 20 + 30
     assert {each.row for each in session.cells()} == {0, 1}
+
+
+def test_agent_that_ends_does_not_end_the_episode_of_its_env() -> None:
+    session = LiveSession(Team())
+    while sum(trace.phase == "step" for trace in session.history) < 9:
+        session.advance()
+    lengths = [episode.steps for episode in session.episodes()]
+    assert lengths == [4, 4, 1]
+    report = summarize_rollout(open_stack(Team()), 9, 0)
+    assert [episode.steps for episode in report.episodes][:2] == lengths[:2]
+
+
+def test_reset_of_all_envs_ends_the_episodes_of_those_that_are_not_done() -> None:
+    session = advance(LiveSession(Ragged((2, 3))), 3)
+    session.reset()
+    assert [(episode.row, episode.number, episode.end) for episode in session.episodes()] == [
+        *((0, 0, "terminated"), (1, 0, "reset"), (0, 1, ""), (1, 1, "")),
+    ]
 
 
 def test_manual_reset_ends_the_episode() -> None:

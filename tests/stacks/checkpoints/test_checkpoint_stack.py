@@ -54,7 +54,7 @@ def test_path_opens_as_a_stack_from_robot_to_policy(tmp_path: Path) -> None:
 
 
 def test_specs_are_those_of_the_report_without_torch(stack: CheckpointStack) -> None:
-    assert compare_specs(stack, "x") == inspect_checkpoint(stack.checkpoint, "x")
+    assert compare_specs(stack, stack.checkpoint.name) == inspect_checkpoint(stack.checkpoint)
 
 
 def test_chain_shows_what_each_step_writes(stack: CheckpointStack) -> None:

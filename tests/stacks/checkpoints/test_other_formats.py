@@ -417,7 +417,8 @@ def test_images_are_cropped_and_resized_as_in_a_deployment(
     assert report.violations == ()
     assert tdx.check_contract(stack, tdx.freeze(stack)).same
     # What a checkpoint is inspected as without torch is what its stack says.
-    assert inspect_checkpoint(read_checkpoint(path), "x") == compare_specs(stack, "x")
+    checkpoint = read_checkpoint(path)
+    assert inspect_checkpoint(checkpoint) == compare_specs(stack, checkpoint.name)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from textual.widgets import Input
 from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
+from tdx.profiling.plain import OperatorUse
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.profile.messages import (
@@ -26,7 +27,6 @@ from tdx.tui.profile.messages import (
     Costs,
     MeasuredChange,
     ModeCosts,
-    OperatorCost,
     ProfileProgress,
     StageSaving,
     Sync,
@@ -73,7 +73,7 @@ def row(work: str, index: int, name: str, step_us: float, **more: Any) -> CostRo
 
 
 def _extras(index: int, name: str) -> dict[str, Any]:
-    operators = (OperatorCost("aten::add", 2.0, 1.2), OperatorCost("aten::mul", 0.25, 0.3))
+    operators = (OperatorUse("aten::add", 2.0, 1.2), OperatorUse("aten::mul", 0.25, 0.3))
     saved = StageSaving(name, 2.5 + index, 0.2)
     return {"operators": operators, "marginals": {index: saved}}
 

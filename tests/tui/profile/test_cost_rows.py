@@ -10,9 +10,10 @@ from tdx.core.meter import Lane
 from tdx.foundation.nvml import GpuState
 from tdx.pipeline import Pipeline, build_checked_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
-from tdx.profiling.result import DeviceSummary, DeviceUse, DeviceWait, OperatorUse, Profile
+from tdx.profiling.plain import OperatorUse
+from tdx.profiling.result import DeviceSummary, DeviceUse, DeviceWait, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.tui.profile.messages import BINS, CostRow, Costs, OperatorCost, Sync
+from tdx.tui.profile.messages import BINS, CostRow, Costs, Sync
 from tdx.tui.profile.widgets import histogram_text
 from tdx.tui.profile.worker import add_savings, build_costs
 from tests.tui.profile.measured import call, row
@@ -70,7 +71,7 @@ def test_columns_of_the_accelerator(profile: Profile) -> None:
     assert (row.delay_us, row.idle_us) == (4.0, {"nothing launched": 3.0, "other": 0.5})
     # A wait whose time is known is listed once.
     assert row.syncs == (Sync("b.py:9", 1.0, "cudaStreamSynchronize", 4.5), Sync("a.py:3", 2.0))
-    assert row.operators == (OperatorCost("aten::add", 2.0, 1.5),)
+    assert row.operators == (OperatorUse("aten::add", 2.0, 1.5),)
     other = row_of(costs, ("1 StepCounter", "forward"))
     assert (other.device_us, other.syncs, other.operators) == (None, (), ())
     assert row_of(build_costs(profile)).operators is None

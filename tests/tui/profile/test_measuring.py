@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tdx.pipeline import EnvConfig, Pipeline
+from tdx.profiling.plain import RolloutMode
 from tdx.tui.backend.client import Backend, RequestError
 from tdx.tui.backend.messages import Job
-from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ModeName, ProfileProgress
+from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ProfileProgress
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
@@ -27,7 +28,7 @@ PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 def test_rows_of_both_modes_sum_to_the_total() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})
-    both: tuple[ModeName, ...] = ("eager", "planned")
+    both: tuple[RolloutMode, ...] = ("eager", "planned")
     request = MeasurePipeline(PENDULUM, both, 30, 2, warmup=5, extras=frozenset(EXTRAS))
     found = measure_pipeline(request, job)
     assert [mode.mode for mode in found.modes] == ["eager", "planned"]

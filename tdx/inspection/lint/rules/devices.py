@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdx.inspection.lint.rule import Violation, device_rule, remove_stage
+from tdx.inspection.lint.rule import Violation, remove_stage, rule
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import DeviceContext
@@ -123,10 +123,11 @@ def _source_of(line: DeviceLine) -> str:
     return linecache.getline(file, int(number)).strip() if number.isdecimal() else ""
 
 
-@device_rule(
+@rule(
     "TDX701",
     "host waits for the accelerator in every step",
     "warning",
+    subject="device",
     why="""
     A line of the stage needs a value, or a shape that depends on values: `item()`, `if` on a
     tensor, indexing with a mask, `nonzero`, `cpu()`. The host waits there until the
@@ -162,10 +163,11 @@ def _describe_waits(context: DeviceContext) -> Iterator[tuple[int, DeviceLine, s
         yield index, line, message, is_own and context.names[index] in _BY_DESIGN
 
 
-@device_rule(
+@rule(
     "TDX702",
     "stage copies between host and accelerator in every step",
     "suggestion",
+    subject="device",
     why="""
     The stage moves data to or from the accelerator in each step without waiting for it. Constants
     can be moved once, and the copy of data that changes belongs to one place, such as a
@@ -187,10 +189,11 @@ def accelerator_copy(context: DeviceContext) -> Iterator[Violation]:
         yield Violation(message, hint, index, location=lines[0].location)
 
 
-@device_rule(
+@rule(
     "TDX703",
     "chain fails on an accelerator",
     "error",
+    subject="device",
     why="""
     On the host the chain runs; with tensors on an accelerator it raises an error. Usually a
     constant or a statistic of the stage stays on the host, or the stage calls NumPy. Keep tensors
@@ -211,10 +214,11 @@ def accelerator_error(context: DeviceContext) -> Iterator[Violation]:
     yield Violation(calls.error, hint, stage if is_own else None)
 
 
-@device_rule(
+@rule(
     "TDX704",
     "stage waits for the accelerator because of what it is for",
     "suggestion",
+    subject="device",
     why="""
     The transform cannot do its work without a value or a copy on the host: it decides whether to
     raise an error or to step the env again, moves data, or writes frames. That is no mistake, but

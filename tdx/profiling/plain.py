@@ -1,12 +1,34 @@
-"""Whether two measurements differ, judged by their repeats; needs neither torch nor NumPy."""
+"""What the command line and the app share with a profile, without torch or NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
+
+RolloutMode = Literal["eager", "planned"]
+MODES: tuple[RolloutMode, ...] = ("eager", "planned")
+PassName = Literal["memory", "operators", "device"]
+PASSES: tuple[PassName, ...] = ("memory", "operators", "device")
 
 MIN_SHARE = 0.01
 """Smaller differences, as a share of a step, are never significant."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """One torch operator in one part.
+
+    Args:
+        name: Name, ``aten::add``.
+        calls: Calls per step.
+        time_us: Own time per step in the operator pass, which slows all operators down.
+    """
+
+    name: str
+    calls: float
+    time_us: float
 
 
 def without_slowest(values: Sequence[float]) -> list[float]:
