@@ -132,6 +132,7 @@ from .pipeline import RolloutConfig as RolloutConfig
 from .pipeline import StageConfig as StageConfig
 from .pipeline import load_catalog as load_catalog
 from .pipeline import from_flags as from_flags
+from .pipeline import from_python as from_python
 from .pipeline import read_pipeline as read_pipeline
 from .pipeline import to_command as to_command
 from .pipeline import to_flags as to_flags

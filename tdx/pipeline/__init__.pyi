@@ -17,6 +17,7 @@ from .model import Pipeline as Pipeline
 from .model import RolloutConfig as RolloutConfig
 from .values import StageConfig as StageConfig
 from .file.pipeline_file import PipelineFile as PipelineFile
+from .conversions import from_python as from_python
 from .conversions import to_python as to_python
 from .file.pipeline_text import read_pipeline as read_pipeline
 from .transform_info import Type as Type

@@ -1,27 +1,31 @@
-"""Convert a pipeline to command-line options and back, and to a Python program."""
+"""Convert a pipeline to command-line options or a Python program, and back."""
 
 from __future__ import annotations
 
+import ast
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
-from tdx.foundation.errors import PipelineError, did_you_mean
+from tdx.foundation.errors import PipelineError, Where, did_you_mean
+from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.pipeline.arguments import bind_stage, is_transform_call
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.envs import EnvPlan, plan_env
+from tdx.pipeline.envs import NATIVE_ENVS, EnvPlan, plan_env
 from tdx.pipeline.file.yaml_format import parse_document
 from tdx.pipeline.grammar import (
+    dotted_name,
     format_arguments,
     format_stage,
     parse_kwargs,
     parse_stage,
+    parse_value,
     quote,
     shorten,
 )
-from tdx.pipeline.model import VERSION, EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.model import VERSION, Batching, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.values import TENSOR, Call, CodeReference, Dtype, StageConfig, Value
 
@@ -275,3 +279,159 @@ class _ProgramWriter:
 
 def _to_lists(value: object) -> object:
     return [_to_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+_BATCH_CLASSES: Mapping[str, Batching] = {"SerialEnv": "serial", "ParallelEnv": "parallel"}
+_FORM_HINT = "the program has another form than to_python writes"
+_ORIGIN_HINT = "only programs written by to_python can be read"
+
+
+def from_python(source: str) -> Pipeline:
+    """Parse the pipeline that a program of :func:`to_python` builds; the program is not run.
+
+    Raises:
+        PipelineError: It is another program.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline, to_python
+        >>> pipeline = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)")
+        >>> from_python(to_python(pipeline)) == pipeline
+        True
+    """
+    if len(source) > MAX_PIPELINE_BYTES:
+        raise PipelineError("this program is too long", hint=_ORIGIN_HINT)
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        where = Where(line=getattr(error, "lineno", None))
+        raise PipelineError("this is not Python", hint=_ORIGIN_HINT, where=where) from error
+    return _ProgramReader(tree).pipeline()
+
+
+class _ProgramReader:
+    """Reads the assignments of a program."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        imports = [node for node in tree.body if isinstance(node, ast.Import)]
+        self.modules = [name.name for node in imports for name in node.names]
+        self.assigned = {
+            node.targets[0].id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        self.seeds = [
+            node.value.args[0]
+            for node in tree.body
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and dotted_name(node.value.func) == "env.set_seed"
+        ]
+
+    def pipeline(self) -> Pipeline:
+        env = self.assigned.get("env")
+        if not isinstance(env, ast.Call) or dotted_name(env.func) != "TransformedEnv":
+            self.fail(env, "TransformedEnv is not called")
+        if len(env.args) != 2 or not isinstance(env.args[1], ast.Call):
+            self.fail(env, "TransformedEnv needs an env and a Compose")
+        config = self.env(env.args[0])
+        if self.seeds:
+            config = replace(config, seed=cast(int, self.value(self.seeds[0])))
+        stages = tuple(self.stage(node) for node in env.args[1].args)
+        policy = self.assigned.get("policy")
+        return Pipeline(
+            env=config,
+            transforms=stages,
+            policy=None if policy is None else cast(str, self.value(policy)),
+            rollout=self.rollout(),
+        )
+
+    def fail(self, node: ast.AST | None, problem: str) -> NoReturn:
+        where = Where(line=getattr(node, "lineno", None))
+        raise PipelineError(problem, hint=f"{_FORM_HINT}; {_ORIGIN_HINT}", where=where)
+
+    def rollout(self) -> RolloutConfig:
+        node = self.assigned.get("rollout")
+        values = {} if node is None else self.value(node)
+        known = _field_names(RolloutConfig)
+        if not isinstance(values, Mapping) or not known.issuperset(map(str, values)):
+            self.fail(node, "rollout is not a dict of its defaults")
+        return RolloutConfig(**cast("dict[str, Any]", dict(values)))
+
+    def env(self, node: ast.expr) -> EnvConfig:
+        if not isinstance(node, ast.Call):
+            self.fail(node, "the env is not created by a call")
+        batching = _BATCH_CLASSES.get(dotted_name(node.func) or "")
+        if batching is None:
+            return self.single(node.func, node.args, node.keywords)
+        count, factory = node.args
+        if isinstance(factory, ast.Call):
+            config = self.single(factory.args[0], factory.args[1:], factory.keywords)
+        else:
+            config = self.single(factory, [], [])
+        named: dict[str, Any] = {
+            str(keyword.arg): self.value(keyword.value) for keyword in node.keywords
+        }
+        return replace(config, num_envs=cast(int, self.value(count)), batching=batching, **named)
+
+    def single(
+        self, factory: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]
+    ) -> EnvConfig:
+        kwargs = {str(keyword.arg): self.value(keyword.value) for keyword in keywords}
+        known: dict[str, Any] = {"device": kwargs.pop("device", None)}
+        reference = self.reference(factory)
+        native = {name: id_ for id_, name in NATIVE_ENVS.items()}.get(ast.unparse(factory))
+        if reference is not None:
+            known["id"] = reference
+        elif native is not None:
+            known["id"] = native
+            batch = kwargs.pop("batch_size", None)
+            known["num_envs"] = batch[0] if isinstance(batch, tuple) else None
+        elif dotted_name(factory) == "GymEnv" and len(args) == 1:
+            known["id"] = self.value(args[0])
+            named = ("num_envs", "from_pixels", "pixels_only")
+            known |= {name: kwargs.pop(name) for name in named if name in kwargs}
+            env_kwargs = kwargs.pop("env_kwargs", {})
+            if not isinstance(env_kwargs, Mapping):
+                self.fail(factory, "env_kwargs is not a dict")
+            kwargs |= {str(name): value for name, value in env_kwargs.items()}
+        else:
+            self.fail(factory, f"{ast.unparse(factory)} does not create an env")
+        return EnvConfig(kwargs=kwargs, **known)
+
+    def stage(self, node: ast.expr) -> StageConfig:
+        reference = self.reference(node.func if isinstance(node, ast.Call) else node)
+        if reference is None:
+            return parse_stage(self.text(node))
+        if not isinstance(node, ast.Call):
+            return StageConfig(reference)
+        args = tuple(self.value(argument) for argument in node.args)
+        kwargs = {str(keyword.arg): self.value(keyword.value) for keyword in node.keywords}
+        return StageConfig(reference, args, kwargs)
+
+    def value(self, node: ast.expr) -> Value:
+        return parse_value(self.text(node))
+
+    def reference(self, node: ast.expr) -> str | None:
+        """Return ``module:name`` for a dotted name in an imported module other than torch."""
+        dotted = dotted_name(node) or ""
+        for module in sorted(self.modules, key=len, reverse=True):
+            if module != "torch" and dotted.startswith(f"{module}."):
+                return f"{module}:{dotted.removeprefix(f'{module}.')}"
+        return None
+
+    def text(self, node: ast.expr) -> str:
+        """Return the source of an expression, with Python objects replaced by their references."""
+        return ast.unparse(
+            _ReferenceReplacer(self).visit(ast.parse(ast.unparse(node), mode="eval"))
+        )
+
+
+class _ReferenceReplacer(ast.NodeTransformer):
+    """Replaces dotted names of imported modules by string constants."""
+
+    def __init__(self, source: _ProgramReader) -> None:
+        self.source = source
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        reference = self.source.reference(node)
+        return node if reference is None else ast.copy_location(ast.Constant(reference), node)

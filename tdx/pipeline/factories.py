@@ -213,6 +213,12 @@ def call_factory(
     ``returns_env`` returns the env in its result (:func:`unwrap_env`).
     """
     name = reference.name
+    if not isinstance(factory, type) and all(hasattr(factory, part) for part in ("reset", "step")):
+        # An env itself may be callable, and one object cannot be built anew for each command.
+        raise ArgumentError(
+            f"{name} is {describe_object(factory)}, not a function that returns it",
+            hint=f"add one, for example `def make(): return {name}`, and name it",
+        )
     if not callable(factory):
         raise ArgumentError(
             f"{name} is {describe_object(factory)} and cannot be called",

@@ -20,6 +20,7 @@ from tdx.pipeline import (
     build_checked_env,
     check_arguments,
     from_flags,
+    from_python,
     parse_kwargs,
     parse_stage,
     parse_value,
@@ -139,6 +140,13 @@ def test_oversized_texts_are_refused(parse: Any, name: str) -> None:
 def test_oversized_policies_are_refused(text: str) -> None:
     with pytest.raises(TdxError) as caught:
         parse_policy(text)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["(" * DEEP, "-" * DEEP + "1", "x = 0", "env = 1" + "0" * 5_000])
+def test_oversized_programs_are_refused(text: str) -> None:
+    with pytest.raises(TdxError) as caught:
+        from_python(text)
     assert caught.value.hint
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tdx.envs.gym import GymEnv
 from tdx.foundation.errors import ArgumentError
-from tdx.pipeline import Pipeline, build_checked_env, to_python
+from tdx.pipeline import Pipeline, build_checked_env, from_python, to_python
 from tdx.pipeline.model import EnvConfig
 from tests.envs.gym.mocks import SpaceEnv
 
@@ -54,14 +54,14 @@ def registered(register_env: Callable[[str, Any], None]) -> None:
 @pytest.mark.parametrize(("num_envs", "batching"), [(None, "vector"), (2, "vector"), (2, "serial")])
 def test_the_kwargs_of_a_pipeline_reach_the_env(num_envs: int | None, batching: Any) -> None:
     pipeline = Pipeline(EnvConfig("Names-v0", GIVEN, num_envs=num_envs, batching=batching))
-    scope: dict[str, Any] = {}
-    exec(to_python(pipeline), scope)
-    for built in (build_checked_env(pipeline), scope["env"]):
-        env = built.base_env
-        inner = env._envs[1] if batching == "serial" else env
-        raw = inner._env.envs[1] if num_envs and batching == "vector" else inner._env
-        assert raw.unwrapped.given == GIVEN
-        assert env.batch_size == (() if num_envs is None else (num_envs,))
+    env: Any = build_checked_env(pipeline).base_env
+    inner = env
+    if batching == "serial":
+        inner = env._envs[1]
+    raw = inner._env.envs[1] if num_envs and batching == "vector" else inner._env
+    assert raw.unwrapped.given == GIVEN
+    assert env.batch_size == (() if num_envs is None else (num_envs,))
+    assert from_python(to_python(pipeline)) == pipeline
 
 
 def test_env_kwargs_are_passed_to_the_env() -> None:
