@@ -67,6 +67,14 @@ def a_class():
     return Vector
 
 value = 3
+
+an_env = gym.make("CartPole-v1")
+
+def __getattr__(name):
+    if name == "a_tdx_env":
+        import tdx
+        return tdx.GymEnv("CartPole-v1")
+    raise AttributeError(name)
 """
 
 
@@ -167,6 +175,8 @@ def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
         ("unknown", 2, "unknown() returned an object of type dict", "entry-point group"),
         ("a_class", 2, "a_class() returned the class Vector", "create an instance"),
         ("value", 2, "value is an object of type int and cannot be called", "returns an env"),
+        ("an_env", 2, "an object of type TimeLimit, not a function", "def make(): return an_env"),
+        ("a_tdx_env", 2, "an object of type GymEnv, not a function", "return a_tdx_env"),
         ("mak", 2, "has no mak", "did you mean make"),
     ],
 )
