@@ -28,9 +28,9 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
+from tdx.core.transforms.images import INTERPOLATIONS, Interpolation
 from tdx.foundation.errors import ArgumentError
 from tdx.transforms import Transform
-from tdx.transforms.image.resize import INTERPOLATIONS, Interpolation
 from tests.transforms.envs import RowsEnv
 
 LEADING = [(), (5,), (2, 5), (2, 1, 5)]
