@@ -252,6 +252,12 @@ APP_IDLE = Bar(
 APP_TABS = Bar(
     *("P23", "memory of app and workers: specs, live and profile of Pong", "MB", 1e6),
     (Goal(750),),
+    "PSS",
+)
+APP_PEAK = Bar(
+    *("P23", "the same, highest while the profile runs and changes are tried", "MB", 1e6),
+    (Goal(750, stretch=True),),
+    "PSS",
 )
 APP_BUSY = Bar(
     *("P24", "50 live steps of Pong while each core trains", "s", 1),
@@ -384,6 +390,7 @@ BARS = (
     APP_MEMORY,
     APP_IDLE,
     APP_TABS,
+    APP_PEAK,
     APP_BUSY,
 )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tdx import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from tdx.core.plan.image_fusion import ImageKernel, compile_image, has_linear_image, linear_form
 from tdx.core.transforms import Transform
-from tdx.transforms.image.resize import INTERPOLATIONS
+from tdx.core.transforms.images import INTERPOLATIONS
 from tests.programs import examples
 
 Shape = tuple[int, int, int]

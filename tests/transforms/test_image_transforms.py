@@ -28,9 +28,9 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
+from tdx.core.transforms.images import INTERPOLATIONS, Interpolation
 from tdx.foundation.errors import ArgumentError
 from tdx.transforms import Transform
-from tdx.transforms.image.resize import INTERPOLATIONS, Interpolation
 from tests.transforms.envs import RowsEnv
 
 LEADING = [(), (5,), (2, 5), (2, 1, 5)]
@@ -38,7 +38,7 @@ LEADING = [(), (5,), (2, 5), (2, 1, 5)]
 
 def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     pixels = torch.randint(256, (*leading, 3, 10, 12), dtype=torch.uint8)
-    return pixels if dtype is torch.uint8 else pixels.to(dtype) / 255
+    return pixels.to(dtype) / 255 if dtype.is_floating_point else pixels.to(dtype)
 
 
 # Images
@@ -52,6 +52,7 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         (GrayScale, functional.rgb_to_grayscale),
         (partial(CenterCrop, 4, 7), partial(functional.center_crop, output_size=[4, 7])),
         (partial(CenterCrop, 10, 12), lambda image: image),
+        (partial(CenterCrop, 13, 5), partial(functional.center_crop, output_size=[13, 5])),
         (
             partial(Crop, 4, 7, top=2, left=5),
             partial(functional.crop, top=2, left=5, height=4, width=7),
@@ -61,7 +62,7 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             partial(functional.crop, top=2, left=8, height=9, width=7),
         ),
     ],
-    ids=["gray", "center", "whole", "crop", "padded"],
+    ids=["gray", "center", "whole", "padded-center", "crop", "padded"],
 )
 def test_images_equal_those_of_torchvision(
     make: Callable[[], Transform],
@@ -88,7 +89,7 @@ def test_extreme_images_are_within_the_spec(
         assert promised.is_in(make()(TensorDict(pixels=end))["pixels"])
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.float16, torch.float32])
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 def test_resize_equals_torchvision(interpolation: Interpolation, dtype: torch.dtype) -> None:
     """Stack by stack and image by image."""

@@ -101,7 +101,7 @@ def warm_program() -> Iterator[WarmProgram | None]:
 @pytest.fixture
 def shared_warm_program(warm_program: WarmProgram | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork workers from the process of the session; they have its environment and folder."""
-    monkeypatch.setattr("tdx.tui.backend.client.warm_up", lambda *, torchvision=False: warm_program)
+    monkeypatch.setattr("tdx.tui.backend.client.warm_up", lambda: warm_program)
 
 
 @pytest.fixture

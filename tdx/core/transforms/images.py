@@ -1,12 +1,20 @@
-"""Images: linear maps as data, which can be composed and run as one, and checks of the layout."""
+"""Images: linear maps as data, which can be composed and run as one; resize, crop, layout checks.
+
+The kernels give the values of torchvision's functions without importing it: with its models and
+torch's compiler, that takes 170 MB and more time than torch itself.
+"""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
@@ -75,6 +83,76 @@ def _product(after: Matrix | None, before: Matrix | None) -> Matrix | None:
 def crop_matrix(size: int, first: int, kept: int) -> Matrix | None:
     """Return the matrix that keeps ``kept`` of ``size`` rows, starting at row ``first``."""
     return None if kept == size else np.eye(size)[first : first + kept]
+
+
+# Kernels
+
+Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+_SMOOTH = ("bilinear", "bicubic")
+
+
+def resize_image(
+    image: Tensor, height: int, width: int, interpolation: Interpolation = "bilinear"
+) -> Tensor:
+    """Resize images ``[*B, C, H, W]``, with antialiasing where the interpolation is smooth.
+
+    Integers are rounded. An image of that size is returned as it is.
+    """
+    shape, dtype = image.shape, image.dtype
+    if shape[-2:] == (height, width):
+        return image
+    out_shape = (*shape[:-2], height, width)
+    if not image.numel():
+        return image.new_empty(out_shape)
+    image = image.reshape(-1, *shape[-3:])
+    is_smooth = interpolation in _SMOOTH
+    has_kernel = dtype in (torch.float32, torch.float64) or (
+        dtype is torch.uint8
+        and (not is_smooth or (image.device.type == "cpu" and _resizes_bytes(interpolation)))
+    )
+    resized = interpolate(
+        image if has_kernel else image.float(),
+        (height, width),
+        mode=interpolation,
+        align_corners=False if is_smooth else None,
+        antialias=is_smooth,
+    )
+    if not has_kernel:
+        if dtype is torch.uint8 and interpolation == "bicubic":  # cubic weights overshoot
+            resized = resized.clamp_(0, 255)
+        if not dtype.is_floating_point and dtype is not torch.bool:
+            resized = resized.round_()
+        resized = resized.to(dtype)
+    return resized.reshape(out_shape)
+
+
+@cache
+def _resizes_bytes(interpolation: Interpolation) -> bool:
+    """Return whether torch's kernel for bytes on the CPU is as exact as the one for floats."""
+    vectorized = ("AVX2", "AVX512")
+    if interpolation == "bicubic" or torch.backends.cpu.get_cpu_capability() in vectorized:
+        return True
+    return platform.machine() in ("aarch64", "arm64")
+
+
+def center_crop_image(image: Tensor, height: int, width: int) -> Tensor:
+    """Crop the center of images ``[*B, C, H, W]``; a smaller image is padded with zeros."""
+    below, right = (
+        max(0, new - old) for new, old in zip((height, width), image.shape[-2:], strict=True)
+    )
+    if below or right:
+        image = pad(image, (right // 2, right - right // 2, below // 2, below - below // 2))
+    top, left = (
+        center_crop_start(old, new)
+        for old, new in zip(image.shape[-2:], (height, width), strict=True)
+    )
+    return image[..., top : top + height, left : left + width]
+
+
+def center_crop_start(size: int, kept: int) -> int:
+    """Return the first row of the center; half rows are rounded to even, as by torchvision."""
+    return round((size - kept) / 2)
 
 
 # Layout

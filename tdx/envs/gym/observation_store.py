@@ -95,8 +95,11 @@ class ArrayStore:
                 if not position and widens and _is_wider(observation.dtype, dtype):
                     dtype = observation.dtype
                     self._rows = rows = np.empty(rows.shape, dtype)
-                    put(position, observation)
-                    return
+                    # Not by a call of `put`: a closure that refers to itself would keep the rows
+                    # of the chunk until a garbage collection.
+                    if observation.shape == shape:
+                        rows[position] = observation
+                        return
             except AttributeError:
                 pass
             rows[position] = convert(observation)

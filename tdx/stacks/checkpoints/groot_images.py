@@ -142,10 +142,11 @@ def _resized(step: Step, images: Array, height: int, width: int, *, is_crop: boo
         padded = np.pad(images, edges)
         return _resized(step, padded, height, width, is_crop=True)
     import torch
-    from torchvision.transforms.v2 import functional
+
+    from tdx.core.transforms.images import resize_image
 
     channels_first = torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1)))
-    resized: Array = functional.resize(channels_first, [height, width]).numpy()
+    resized: Array = resize_image(channels_first, height, width).numpy()
     return np.moveaxis(resized, 1, -1)
 
 

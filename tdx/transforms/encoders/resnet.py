@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tdx.core.transforms.images import resize_image
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey
 
@@ -83,14 +84,5 @@ def prepare_images(image: Tensor, size: int, mean: Tensor, std: Tensor) -> Tenso
     image = image.to(torch.promote_types(mean.dtype, torch.float32))
     if not floating:
         image = image / LARGEST_BYTE
-    if image.shape[-2:] != (size, size):
-        image = _resize(image, size)
+    image = resize_image(image, size, size)
     return (image - mean.to(image)).div_(std.to(image)).to(mean.dtype)
-
-
-def _resize(image: Tensor, size: int) -> Tensor:
-    # Imported at the first call: torchvision takes longer to import than torch itself.
-    from torchvision.transforms.v2.functional import resize_image
-
-    result: Tensor = resize_image(image, [size, size], antialias=True)
-    return result

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +11,8 @@ from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import (
     LIKELY_CHANNELS,
     LinearImage,
+    center_crop_image,
+    center_crop_start,
     check_channels_first,
     crop_matrix,
     image_size,
@@ -65,7 +66,7 @@ class CenterCrop(ObservationTransform):
         shape, w, h = tensor.shape, self.w, self.h
         if len(shape) < 3 or shape[-1] <= MOST_CHANNELS:
             check_channels_first(shape, "CenterCrop")
-        return _kernel()(tensor, [w, h])
+        return center_crop_image(tensor, w, h)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         check_channels_first(spec.shape, "CenterCrop")
@@ -78,19 +79,9 @@ class CenterCrop(ObservationTransform):
         (_, height, width), (w, h) = shape, (self.w, self.h)
         if height < w or width < h:
             return None
-        # torchvision rounds half to even.
-        rows = crop_matrix(height, round((height - w) / 2), w)
-        return LinearImage(
-            shape, dtype, rows=rows, cols=crop_matrix(width, round((width - h) / 2), h)
-        )
+        rows = crop_matrix(height, center_crop_start(height, w), w)
+        cols = crop_matrix(width, center_crop_start(width, h), h)
+        return LinearImage(shape, dtype, rows=rows, cols=cols)
 
     def __repr__(self) -> str:
         return f"CenterCrop(w={self.w}, h={self.h}, keys={self.in_keys})"
-
-
-@cache
-def _kernel() -> Callable[[Tensor, list[int]], Tensor]:
-    # Imported at the first call: torchvision takes longer to import than torch itself.
-    from torchvision.transforms.v2.functional import center_crop_image
-
-    return center_crop_image

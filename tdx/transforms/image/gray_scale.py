@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -55,7 +54,10 @@ class GrayScale(ObservationTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         _check_channels(tensor.shape)
-        return _kernel()(tensor)
+        red, green, blue = tensor.unbind(-3)
+        gray = red * GRAY[0]
+        gray = gray.add_(green, alpha=GRAY[1]).add_(blue, alpha=GRAY[2])
+        return gray.unsqueeze(-3).to(tensor.dtype)
 
     def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype or shape[0] != 3:  # integers are rounded down
@@ -64,14 +66,6 @@ class GrayScale(ObservationTransform):
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         return map_bounds(spec, self._apply_transform)
-
-
-@cache
-def _kernel() -> Callable[[Tensor], Tensor]:
-    # Imported at the first call: torchvision takes longer to import than torch itself.
-    from torchvision.transforms.v2.functional import rgb_to_grayscale_image
-
-    return rgb_to_grayscale_image
 
 
 def _check_channels(shape: torch.Size) -> None:

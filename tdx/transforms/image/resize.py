@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehavior
-from tdx.core.transforms.images import LinearImage, Matrix, check_channels_first, image_size
+from tdx.core.transforms.images import (
+    INTERPOLATIONS,
+    Interpolation,
+    LinearImage,
+    Matrix,
+    check_channels_first,
+    image_size,
+    resize_image,
+)
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_choice
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
-
-Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
-INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 
 
 class Resize(ObservationTransform):
@@ -67,8 +71,7 @@ class Resize(ObservationTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         check_channels_first(tensor.shape, "Resize")
-        resize, mode = _kernel(self.interpolation)
-        return resize(tensor, [self.w, self.h], interpolation=mode, antialias=True)
+        return resize_image(tensor, self.w, self.h, self.interpolation)
 
     def linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:
@@ -99,21 +102,11 @@ class Resize(ObservationTransform):
         )
 
 
-@cache
-def _kernel(interpolation: str) -> tuple[Callable[..., Tensor], Any]:
-    # Imported at the first call: torchvision takes longer to import than torch itself.
-    from torchvision.transforms.v2 import InterpolationMode
-    from torchvision.transforms.v2.functional import resize_image
-
-    return resize_image, InterpolationMode(interpolation)
-
-
 @lru_cache(maxsize=64)
-def _weights(size: int, new: int, interpolation: str) -> Matrix:
+def _weights(size: int, new: int, interpolation: Interpolation) -> Matrix:
     """Return the matrix that resizes ``size`` rows to ``new``: the resized unit vectors."""
-    resize, mode = _kernel(interpolation)
     units = torch.eye(size, dtype=LinearImage.out_dtype, device="cpu").unsqueeze(0)
-    resized = resize(units, [new, size], interpolation=mode, antialias=True)
+    resized = resize_image(units, new, size, interpolation)
     matrix: Matrix = resized[0].double().numpy()
     matrix.setflags(write=False)
     return matrix

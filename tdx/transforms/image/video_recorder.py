@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehavior
+from tdx.core.transforms.images import center_crop_image
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, split_key
@@ -130,10 +131,7 @@ class VideoRecorder(ObservationTransform):
         if self.count % skip == 0 and not is_full:
             frames = _channels_first(tensor.detach())
             if self.center_crop is not None:
-                # Imported at the first call: torchvision takes longer to import than torch itself.
-                from torchvision.transforms.v2.functional import center_crop
-
-                frames = center_crop(frames, [self.center_crop, self.center_crop])
+                frames = center_crop_image(frames, self.center_crop, self.center_crop)
             frames = frames.reshape(-1, *frames.shape[-3:]).to("cpu", torch.uint8, copy=True)
             if env is not None if self.make_grid is None else self.make_grid:
                 frames = _grid(frames).unsqueeze(0)

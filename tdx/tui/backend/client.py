@@ -132,7 +132,7 @@ class Backend:
         slot; their tickets raise :class:`SupersededError`. ``on_push`` is called with topic and
         value of each intermediate value, at most 30 times per second.
         """
-        handle = self._workers.get(worker) or self._start_worker(worker, request)
+        handle = self._workers.get(worker) or self._start_worker(worker)
         if slot is not None:
             for previous in [ticket for ticket in handle.tickets.values() if ticket.slot == slot]:
                 self.cancel(previous)
@@ -204,7 +204,7 @@ class Backend:
         """Return the process id of each running worker."""
         return {name: handle.process.pid for name, handle in self._workers.items()}
 
-    def _start_worker(self, name: str, request: Request[Any]) -> _WorkerHandle:
+    def _start_worker(self, name: str) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
         def in_loop(callback: Callable[..., None], *args: object) -> None:
@@ -220,7 +220,7 @@ class Backend:
             self.on_event(WorkerEvent(name, "started", text))
 
         if self._warm is None or self._warm.has_ended:
-            self._warm = warm_up(torchvision=request.uses_torchvision)
+            self._warm = warm_up()
         process = WorkerProcess(
             receive,
             lambda: in_loop(self._handle_exit, name, handle),

@@ -22,11 +22,6 @@ class Request(Generic[Answer_co]):
     which only sends the request, imports neither torch nor an env.
     """
 
-    @property
-    def uses_torchvision(self) -> bool:
-        """True if all workers should share torchvision; without images, nothing imports it."""
-        return False
-
     def answer(self, job: Job) -> Answer_co:
         """Return the answer; the job pushes intermediate values and receives what the app sends."""
         raise NotImplementedError

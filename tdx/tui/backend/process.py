@@ -75,7 +75,7 @@ _WARM_UP = f"""
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from tdx.tui.backend.worker import serve
-serve({_BOOTSTRAP!r}, with_torchvision=json.loads(sys.argv[2]))
+serve({_BOOTSTRAP!r})
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -92,13 +92,12 @@ def _environment() -> dict[str, str]:
     return {**_QUIET_ENVIRONMENT, **os.environ, **headless}
 
 
-def warm_up(*, torchvision: bool = False) -> WarmProgram | None:
+def warm_up() -> WarmProgram | None:
     """Return a process that forks workers; ``None`` where forks are not safe."""
     # Windows has no fork, and the system libraries of macOS fail in one.
     if not hasattr(os, "fork") or sys.platform != "linux":
         return None
-    arguments = [json.dumps(sys.path), json.dumps(torchvision)]
-    return WarmProgram(_WARM_UP, arguments, environ=_environment())
+    return WarmProgram(_WARM_UP, [json.dumps(sys.path)], environ=_environment())
 
 
 class WorkerProcess:

@@ -12,7 +12,6 @@ from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.overview import ChainOverview, EnvCache
-from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request
@@ -20,10 +19,6 @@ from tdx.tui.backend.messages import Job, Request
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.rollouts.dump.progress import Progress, ShardProgress
-
-
-_ON_IMAGES = ("image", "encoders")
-"""Categories of transforms that use torchvision, with torch's compiler: 140 MB and a second."""
 
 
 def _get_env_cache(job: Job, allow_code: bool) -> EnvCache:
@@ -39,11 +34,6 @@ class InspectChain(Request[ChainOverview]):
     pipeline: Pipeline
     allow_code: bool = False
     samples: str | None = None
-
-    @property
-    def uses_torchvision(self) -> bool:
-        infos = (load_catalog().find(stage.name) for stage in self.pipeline.transforms)
-        return any(info is not None and info.category in _ON_IMAGES for info in infos)
 
     def answer(self, job: Job) -> ChainOverview:
         cache = _get_env_cache(job, self.allow_code)

@@ -57,7 +57,7 @@ def main(pipe: MessagePipe, activity_path: str) -> None:
     _Worker(pipe, activity).run()
 
 
-def serve(bootstrap: str, *, with_torchvision: bool) -> NoReturn:
+def serve(bootstrap: str) -> NoReturn:
     """Fork workers from this process; ``bootstrap`` is the source of one that cannot be forked."""
     # What an inspection needs; plugins and code of users are imported in the forks.
     import numpy as np
@@ -66,9 +66,6 @@ def serve(bootstrap: str, *, with_torchvision: bool) -> NoReturn:
     import tdx.envs.gym.gym_env
     import tdx.stacks.building
     import tdx.tui.backend.requests  # noqa: F401
-
-    if with_torchvision:
-        import torchvision.transforms.v2  # noqa: F401
 
     def run() -> None:
         # Forks would draw the same numbers.

@@ -130,6 +130,7 @@ class MeasurementController:
             costs, ended = self._partial, error.sentence
             if not self._cancelled:
                 self._report(draft, error)
+        self._workspace.backend.release(WORKER)
         # The stages of a factory are known after the first inspection.
         current = self._workspace.draft
         if current.stack is not None and current.edited() == draft:
@@ -143,6 +144,7 @@ class MeasurementController:
             found = await ticket
         except RequestError as error:
             found = AdviceResult(error=error.sentence)
+        self._workspace.backend.release(WORKER)
         if self._ticket is not ticket:
             return
         if self._cancelled:
@@ -166,5 +168,3 @@ class MeasurementController:
         self._ticket = None
         self._on_change()
         self._on_found(found)
-        if not self.is_running:  # no search for advice follows
-            self._workspace.backend.release(WORKER)

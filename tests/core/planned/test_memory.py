@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import gc
 import itertools
+import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx import CatFrames, Compose, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
+from tdx import (
+    CatFrames,
+    Compose,
+    GymEnv,
+    GymWrapper,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+)
+from tests.envs.gym.mocks import SpaceEnv
 from tests.processes import STATM, resident_bytes
 from tests.programs import exhaustive
 
 WARM_UP = 10
+FRAME = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+class FrameEnv(SpaceEnv):
+    """Env that keeps no observation, and does not count them in the memory of the test."""
+
+    def _observe(self) -> Any:
+        observation = super()._observe()
+        self.observed.clear()
+        return observation
 
 
 def env() -> TransformedEnv:
@@ -73,3 +97,26 @@ def test_a_long_rollout_keeps_nothing_of_its_chunks(
     # One object, or 50 bytes, kept of each of the 50,000 steps would be more.
     assert objects < 1000
     assert size < 2 * 2**20
+
+
+@pytest.mark.parametrize("space", [FRAME, spaces.Dict(frame=FRAME)], ids=["Box", "Dict"])
+@pytest.mark.parametrize("acts", [False, True], ids=["random", "policy"])
+def test_a_chunk_is_released_without_a_garbage_collection(
+    space: spaces.Space[Any], acts: bool
+) -> None:
+    """Else a profile, which switches the collector off, holds all frames that it has seen."""
+    env = TransformedEnv(GymWrapper(FrameEnv(space)), Compose(StepCounter()))
+    policy = env.rand_action if acts else None
+    chunk_steps, sizes = 20, []
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for chunk in env.iter_rollout(10 * chunk_steps, policy, chunk_steps=chunk_steps):
+            assert chunk.shape == (chunk_steps,)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # Eight chunks of frames would be 2 MB.
+    assert sizes[-1] - sizes[1] < chunk_steps * np.prod(FRAME.shape)

@@ -138,6 +138,7 @@ class StandIn(InlineBackend):
         self.waits = False
         self.cancelled = 0
         self.restarted: list[str] = []
+        self.released: list[str] = []
         self.advised = 0
         self.waits_for_advice = False
         self.advice_error: str | None = None
@@ -181,6 +182,11 @@ class StandIn(InlineBackend):
 
     def cancel(self, ticket: Ticket[Any]) -> None:
         self.cancelled += 1
+        if self.waits_for_advice and not ticket.future.done():
+            ticket.future.set_result(AdviceResult(error="interrupted"))
+
+    def release(self, worker: str) -> None:
+        self.released.append(worker)
 
     def restart(self, worker: str) -> None:
         self.restarted.append(worker)

@@ -112,6 +112,8 @@ async def test_measuring_again_and_edits_interrupt_the_search_for_advice() -> No
         assert "changes are being tried; press c to cancel" in app.messages
         await app.press("r")
         assert (len(app.backend.asked), app.backend.cancelled) == (2, 1)
+        app.backend.released.clear()
         await cut(app)
         assert app.backend.cancelled == 2
+        assert app.backend.released == ["profile"]
         assert title.border_title == "what would help: v tries changes"
