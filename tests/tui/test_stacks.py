@@ -12,6 +12,7 @@ import pytest
 
 import tdx
 from tdx.inspection.live.stack_env import StackEnv
+from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
@@ -357,6 +358,30 @@ async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
         shown = live.text()
         assert "↑ 2 RescaleAction" in shown
         assert "↓ 3 NormalizeObservation" in shown
+
+
+async def test_a_long_chain_of_wrappers_is_legible_in_a_narrow_pane() -> None:
+    changed = [
+        StageReading(place, 9_000, "reward", (-0.064,) * 2, -1.25, is_changed=True)
+        for place in (6, 8)
+    ]
+    async with driven(env=f"{MODULE}:make_long", allow_code=True, size=(80, 24)) as app:
+
+        def chain() -> list[str]:
+            return app.text("#chain", lines=True).splitlines()
+
+        assert "●  3 RecordEpisodeStatistics" in chain(), "the name has the last column too"
+        assert "│    disable_…nforcing=False" in chain(), "the name is shortened, not the value"
+        same = [StageReading(place, 9_000) for place in (0, 1, 2, 3, 4, 5, 7, 9)]
+        app.app.workspace.show_readings([*changed, *same])
+        await app.settle()
+        assert chain().count("│    ▄▄ -1.2 → -0.064") == 2
+        assert "changes nothing" not in app.text("#chain"), "there is no room for these lines"
+        await resize(app.pilot, 60, 16)
+        await app.settle()
+        shown = app.text("#chain", lines=True)
+        assert "6 Normaliz… → -0.064" in shown, "the name gives way to the number"
+        assert "10 · gymnasium" in app.text("ChainPane")
 
 
 # Profile

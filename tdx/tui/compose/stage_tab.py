@@ -275,7 +275,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             # The folder of an installed library is not what tells its wrappers apart.
             file = (wrapper.location or "").rpartition("site-packages/")[2]
             origin = f"\n{file}" if file else ""
-            details = f"  {wrapper.direction}{count}{origin}"
+            both = "forward and inverse"
+            direction = both if wrapper.direction == "both" else wrapper.direction
+            details = f"  {direction}{count}{origin}"
             return Content.assemble((wrapper.name, "bold"), (details, "dim"))
         info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"

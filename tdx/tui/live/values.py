@@ -273,9 +273,10 @@ previous step, or to the step marked with `m`."""
 
     def show_view(self, view: TraceView) -> None:
         """Show a trace; the cursor follows the selected stage until it is moved."""
+        follows = self._followed is not None and self.cursor == self._followed[1]
         self.view = view
         self._fill()
-        if self._followed is not None and self.cursor == self._inside(self._followed[1]):
+        if follows and self._followed is not None:
             stage, line = self._followed
             if self._heading_of(stage) != line:
                 self.go_to_stage(stage)
