@@ -23,9 +23,11 @@ from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
 from tdx.pipeline.model import StackFacts, Wrapper
 from tdx.specs.leaf import LeafSpec, composite_leaves
-from tdx.stacks.stack import Stack, format_argument
+from tdx.stacks.stack import Stack, StageInfo, format_argument
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
@@ -322,6 +324,35 @@ def inspect_target(
     return inspect_overview(pipeline, cache)
 
 
+_MAX_STATISTICS = 100
+"""Number of values of a statistic that are shown."""
+
+
+def _describe_wrapper(stage: StageInfo, state: Mapping[str, Tensor]) -> Wrapper:
+    """Return a stage as plain data, with the state of one that is read from files."""
+    arguments, summary = dict(stage.arguments), ""
+    if stage.text is not None and any(
+        isinstance(value, dict) and value for value in arguments.values()
+    ):
+        # The features of a normalizer take several lines; its call has what it does with each.
+        arguments = {
+            name: value for name, value in arguments.items() if not isinstance(value, dict)
+        }
+        summary = stage.text.removeprefix(f"{stage.name}(").removesuffix(")")
+    return Wrapper(
+        stage.name,
+        tuple((name, format_argument(value)) for name, value in arguments.items()),
+        stage.location,
+        stage.direction,
+        stage.rows,
+        summary,
+        tuple(
+            (name, tuple(value.flatten()[:_MAX_STATISTICS].double().tolist()), value.numel())
+            for name, value in state.items()
+        ),
+    )
+
+
 def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     """Inspect a stack without a reset or step.
 
@@ -343,25 +374,18 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     """
     from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
 
+    is_data = isinstance(stack, CheckpointStack | DatasetStack)
+    states = stack.state() if is_data else {}
     facts = StackFacts(
         env,
         stack.kind,
-        tuple(
-            Wrapper(
-                stage.name,
-                tuple((name, format_argument(value)) for name, value in stage.arguments.items()),
-                stage.location,
-                stage.direction,
-                stage.rows,
-            )
-            for stage in stack.stages
-        ),
+        tuple(_describe_wrapper(stage, states.get(stage.index, {})) for stage in stack.stages),
         tuple(stack.notes),
         # A chain of tdx can be around it.
         can_extend=getattr(type(stack), "as_env", Stack.as_env) is not Stack.as_env,
         runs_as_chain=stack.chain_env is not None,
         takes_env_settings=stack.takes_env_settings,
-        is_data=isinstance(stack, CheckpointStack | DatasetStack),
+        is_data=is_data,
     )
     try:
         specs = stack.specs()

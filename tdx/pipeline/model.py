@@ -153,11 +153,15 @@ class Wrapper:
     # From the env to the policy, or from the policy to the env.
     direction: Literal["forward", "inverse", "both"] = "both"
     rows: int | None = None  # Number of sub-envs that have it. None: outside of a vector env.
+    # The nested arguments that are not in ``arguments``, such as the mode of each feature.
+    summary: str = ""
+    # Name, first values and size of each statistic of a stage that is read from files.
+    statistics: tuple[tuple[str, tuple[float, ...], int], ...] = ()
 
     @property
     def text(self) -> str:
         """The arguments on one line."""
-        return ", ".join(f"{name}={value}" for name, value in self.arguments)
+        return self.summary or ", ".join(f"{name}={value}" for name, value in self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -481,6 +481,41 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         assert "✕" in app.text()
 
 
+async def test_statistics_of_a_checkpoint_are_listed_by_feature_and_element() -> None:
+    async with driven(env=SOUND, size=(80, 24)) as app:
+        await app.press("down", "down", "down", "down")
+        stage = app.text("StageTab")
+        assert "observation.state: MEAN_STD, observation.images.top: MEAN_STD, action" in stage
+        assert "mean std max min 0 0.7484 2.962 9.267 -7.784 1 1.217" in stage
+        await app.press("1", *["pagedown"] * 3)
+        stage = app.text("StageTab")
+        assert "action mean std max min 0 1.503 5.927 18.51 -15.52" in stage
+        assert "0.9999 3.1e-04" in stage, "numbers of neighboring columns are apart"
+        await app.press("escape", "down", "down")
+        stage = app.text("StageTab")
+        assert "action mean std max min 0 1.503 5.927" in stage
+        assert "also in the file: observation.images.top, observation.state" in stage
+        # Without their statistics, the modes say so.
+        await app.open(env=RENAMED)
+        await app.press("down", "down", "down", "down", "1", "end")
+        stage = app.text("StageTab")
+        assert "also in the file: so100.buffer.action" in stage
+        await app.press("home")
+        assert "MEAN_STD without statistics" in app.text("StageTab")
+
+
+async def test_a_checkpoint_is_compared_with_another_one_beside_it() -> None:
+    async with driven(env=SOUND, size=(80, 24)) as app:
+        await app.press("C")
+        assert "merged_statistics checkpoint" in app.text()
+        assert "sound checkpoint" not in app.text()
+    merged = compare_contract(Pipeline.of(SOUND), str(CHECKPOINTS / "merged_statistics"))
+    (shown,) = (stage for stage in merged.stages if stage.differences)
+    assert [key.key for key in shown.keys] == ["observation.images.top", "observation.state"]
+    assert shown.a is not None
+    assert "observation.state" in shown.a.specs
+
+
 @exhaustive
 async def test_live_shows_samples_of_a_checkpoint_draws_features_and_no_rewards() -> None:
     def make(pipeline: Pipeline) -> Any:

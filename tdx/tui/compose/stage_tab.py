@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from textwrap import dedent
 
 from textual import on
@@ -35,6 +36,7 @@ from tdx.pipeline.model import Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.profile.numbers import NUMBER_WIDTH, format_number
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tdx.tui.tab_body import ProblemPanel, TabBody, holds_focus
 from tdx.tui.workspace import Workspace
@@ -295,7 +297,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
                 Content.assemble((f"{name:<{width}}  ", "bold"), value)
                 for name, value in wrapper.arguments
             ]
+            lines += [Content(wrapper.summary)] if wrapper.summary else []
             lines = lines or [Content.styled("No known arguments.", "dim")]
+            lines += _statistics_lines(wrapper, self.size.width - 3)
             why = Content.styled(f"Read-only: {stack.reason}", "dim")
             return Content("\n").join([*lines, Content(""), why])
         if load_catalog().find(stage.config.name) is None:
@@ -330,6 +334,33 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     async def _choose_env(self, event: Button.Pressed) -> None:
         event.stop()
         await self.run_action("screen.choose_env")
+
+
+def _statistics_lines(wrapper: Wrapper, width: int) -> Iterator[Content]:
+    """Yield a table for each feature that the stage uses, and name the others."""
+    tables: dict[str, dict[str, tuple[float, ...]]] = {}
+    sizes: dict[str, int] = {}
+    for name, values, size in wrapper.statistics:
+        feature, _, statistic = name.rpartition(".")
+        tables.setdefault(feature, {})[statistic] = values
+        sizes[feature] = max(size, sizes.get(feature, 0))
+    used = [feature for feature in tables if f"{feature}: " in wrapper.summary]
+    for feature in sorted(used, key=lambda feature: wrapper.summary.find(f"{feature}: ")):
+        # The statistics that the mode reads are the first ones.
+        table = dict([*tables[feature].items()][: (width - 4) // NUMBER_WIDTH])
+        titles = "".join(name.rjust(NUMBER_WIDTH) for name in table)
+        more = " …" if len(table) < len(tables[feature]) else ""
+        yield Content.assemble(
+            (f"\n{feature}", "bold $foreground"), (f"\n   {titles}{more}", "dim")
+        )
+        rows = [*zip_longest(*table.values())]
+        for index, row in enumerate(rows):
+            numbers = "".join(format_number(number).rjust(NUMBER_WIDTH) for number in row)
+            yield Content.assemble((f"{index:>3}", "dim"), numbers)
+        if len(rows) < sizes[feature]:
+            yield Content.styled(f"  … of {sizes[feature]}", "dim")
+    if others := tables.keys() - {*used}:
+        yield Content.styled(f"\nalso in the file: {', '.join(sorted(others))}", "dim")
 
 
 def describe_stage(workspace: Workspace, width: int) -> Content:
