@@ -481,6 +481,18 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         assert "✕" in app.text()
 
 
+async def test_nothing_is_claimed_of_a_checkpoint_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "policy_preprocessor.json").write_text("{")
+    async with driven(env=str(tmp_path), size=(80, 24)) as app:
+        assert "◇ output unknown" in app.text("#chain")
+        assert "0 stages" not in app.text("ChainPane")
+        assert app.text("#status").startswith(f"tdx {tmp_path.name}")
+        await app.press("home")
+        stage = app.text("StageTab")
+        assert "is not valid JSON" in stage
+        assert "from_pixels" not in stage, "settings of an env of tdx"
+
+
 async def test_statistics_of_a_checkpoint_are_listed_by_feature_and_element() -> None:
     async with driven(env=SOUND, size=(80, 24)) as app:
         await app.press("down", "down", "down", "down")

@@ -108,9 +108,11 @@ def build_chain_rows(
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
             rows.append(_build_reading_row(readings[place], has_cost=place in costs))
-    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
     words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
-    detail = words.get(status.phase, f"{keys} keys")
+    keys = "unknown"
+    if status.overview is not None:
+        keys = f"{sum(1 for change in status.overview.changes if change.after)} keys"
+    detail = words.get(status.phase, keys)
     return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
 
 
@@ -547,12 +549,11 @@ class ChainPane(Vertical):
         total, on_ = len(draft.stages), len(draft.positions)
         stack = self.workspace.stack
         count = f"{on_} of {total} on" if on_ < total else count_text(total, "stage")
-        is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
             text = f"{count} · {stack.kind}"
             count = text if len(text) <= self.size.width - 4 else f"{total} · {stack.kind}"
-        elif is_factory and self.workspace.status.overview is None:
-            count = ""  # unknown before the factory has been called
+        elif self.workspace.is_unread:
+            count = ""
         self.border_subtitle = count
 
     def action_step(self, by: int) -> None:

@@ -240,6 +240,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             None if env is None else env.id,
             self.workspace.stack,
             self.workspace.samples,
+            self.workspace.is_unread,
         )
 
     def _fields(self) -> Sequence[FormField]:
@@ -250,7 +251,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             return list_stage_fields(stage.config)
         fields = list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
         stack = self.workspace.stack
-        if stack is None or stack.takes_env_settings:
+        takes_all = not self.workspace.is_unread if stack is None else stack.takes_env_settings
+        if takes_all:
             return fields
         return tuple(field for field in fields if field.name in _FACTORY_FIELDS)
 

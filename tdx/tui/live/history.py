@@ -55,7 +55,8 @@ class Timeline(RowWidget[TimelineRow]):
         """Show a state."""
         self.state = state
         width = len(str(max(state.last, 0)))
-        live = "◉ live" if state.follows_latest else f"◀ {state.shown - state.last}"
+        behind = state.shown - state.last
+        live = "◉ live" if state.follows_latest else f"◀ {behind}" if behind else "■ last"
         self._texts = (f"{state.first:>{width}} ", f" trace {state.shown:>{width}} {live}")
         self.invalidate()
 
