@@ -17,8 +17,7 @@ from textual.widgets.option_list import Option
 from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import truncate_middle
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
-from tdx.tui.contract.messages import Comparison
-from tdx.tui.contract.requests import WORKER, CompareContract
+from tdx.tui.contract.messages import WORKER, CompareContract, Comparison
 from tdx.tui.workspace import Workspace
 
 _JOINED, _MIN_SIDE = " compared with ", 12

@@ -22,9 +22,8 @@ from tdx.tui.profile.measurement import (
     DraftAdvice,
     MeasurementController,
 )
-from tdx.tui.profile.messages import EXTRAS, Extra
+from tdx.tui.profile.messages import EXTRAS, Extra, FindAdvice, MeasurePipeline
 from tdx.tui.profile.numbers import format_time
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,

@@ -24,7 +24,9 @@ from tdx.tui.profile.messages import (
     CallCost,
     CostRow,
     Costs,
+    FindAdvice,
     MeasuredChange,
+    MeasurePipeline,
     ModeCosts,
     OperatorCost,
     ProfileProgress,
@@ -32,7 +34,6 @@ from tdx.tui.profile.messages import (
     Sync,
 )
 from tdx.tui.profile.profile_tab import ProfileTab
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import screen_text
