@@ -6,9 +6,9 @@ Other reports require a chain that can be built. This one is for a chain that is
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import (
@@ -21,7 +21,7 @@ from tdx.foundation.errors import (
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
-from tdx.pipeline.model import StackFacts, Wrapper
+from tdx.pipeline.model import StackFacts, Statistics, Wrapper
 from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.stack import Stack, StageInfo, format_argument
 
@@ -324,8 +324,23 @@ def inspect_target(
     return inspect_overview(pipeline, cache)
 
 
-_MAX_STATISTICS = 100
-"""Number of values of a statistic that are shown."""
+_MAX_ELEMENTS = 100
+"""Number of elements of a feature whose statistics are shown."""
+
+
+def _tabulate_statistics(state: Mapping[str, Tensor], summary: str) -> Iterator[Statistics]:
+    """Yield the statistics of each feature, those of the features in a summary first."""
+    tables: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        feature, _, statistic = name.rpartition(".")
+        tables.setdefault(feature, {})[statistic] = value.flatten()
+    places = {feature: f", {summary}".find(f", {feature}: ") for feature in tables}
+    for feature in sorted(tables, key=lambda feature: (places[feature] < 0, places[feature])):
+        columns = tables[feature]
+        numbers = (column[:_MAX_ELEMENTS].double().tolist() for column in columns.values())
+        rows = tuple(zip_longest(*numbers))
+        size = max(column.numel() for column in columns.values())
+        yield Statistics(feature, tuple(columns), rows, size, places[feature] >= 0)
 
 
 def _describe_wrapper(stage: StageInfo, state: Mapping[str, Tensor]) -> Wrapper:
@@ -346,10 +361,7 @@ def _describe_wrapper(stage: StageInfo, state: Mapping[str, Tensor]) -> Wrapper:
         stage.direction,
         stage.rows,
         summary,
-        tuple(
-            (name, tuple(value.flatten()[:_MAX_STATISTICS].double().tolist()), value.numel())
-            for name, value in state.items()
-        ),
+        tuple(_tabulate_statistics(state, summary)),
     )
 
 

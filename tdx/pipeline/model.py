@@ -143,6 +143,17 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """The statistics of a feature that a stage keeps, as plain data."""
+
+    feature: str
+    names: tuple[str, ...]  # Such as mean; those that the mode of the feature reads come first.
+    rows: tuple[tuple[float | None, ...], ...]  # A row for each of the first elements.
+    size: int  # Number of elements.
+    is_used: bool  # False if the stage has them without using them.
+
+
+@dataclass(frozen=True, slots=True)
 class Wrapper:
     """A stage of a stack of another library, as plain data."""
 
@@ -155,8 +166,7 @@ class Wrapper:
     rows: int | None = None  # Number of sub-envs that have it. None: outside of a vector env.
     # The nested arguments that are not in ``arguments``, such as the mode of each feature.
     summary: str = ""
-    # Name, first values and size of each statistic of a stage that is read from files.
-    statistics: tuple[tuple[str, tuple[float, ...], int], ...] = ()
+    statistics: tuple[Statistics, ...] = ()  # Of each feature, if the stage is read from files.
 
     @property
     def text(self) -> str:

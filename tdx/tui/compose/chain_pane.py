@@ -212,15 +212,6 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
     ]
 
 
-def _put_number_beside_name(row: ChainRow, number: str, width: int) -> ChainRow:
-    """Show the latest number of a stage instead of its arguments, unless its cost is there."""
-    if row.kind != "stage" or not number or row.cost:
-        return row
-    is_whole = len(row.title) + len(number) + 7 <= width
-    latest = number[max(0, number.find("→")) :]
-    return replace(row, detail="", cost=number if is_whole else latest)
-
-
 def _wrap_rows(rows: Sequence[ChainRow], width: int, height: int) -> list[ChainRow]:
     """Put arguments below the names: all of them, a few lines each, or those that have room."""
     for max_lines in (None, _MAX_ARGUMENTS):
@@ -321,9 +312,12 @@ cannot be created."""
             rows = [row for row in rows if row.kind != "reading" or row.line or row.badge]
         if len(rows) > height:
             # Those that warn keep their lines, and the other numbers replace the arguments.
-            numbers = {row.place: row.title for row in rows if row.line}
+            shown = [row for row in rows if row.line]
+            numbers = {row.place: row.title[max(0, row.title.find("→")) :] for row in shown}
             rows = [
-                _put_number_beside_name(row, numbers.get(row.place, ""), width)
+                replace(row, detail="", cost=row.cost or numbers[row.place])
+                if row.kind == "stage" and row.place in numbers
+                else row
                 for row in rows
                 if row.kind != "reading" or row.badge
             ]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
 from textwrap import dedent
 
 from textual import on
@@ -340,29 +339,19 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
 def _statistics_lines(wrapper: Wrapper, width: int) -> Iterator[Content]:
     """Yield a table for each feature that the stage uses, and name the others."""
-    tables: dict[str, dict[str, tuple[float, ...]]] = {}
-    sizes: dict[str, int] = {}
-    for name, values, size in wrapper.statistics:
-        feature, _, statistic = name.rpartition(".")
-        tables.setdefault(feature, {})[statistic] = values
-        sizes[feature] = max(size, sizes.get(feature, 0))
-    used = [feature for feature in tables if f"{feature}: " in wrapper.summary]
-    for feature in sorted(used, key=lambda feature: wrapper.summary.find(f"{feature}: ")):
-        # The statistics that the mode reads are the first ones.
-        table = dict([*tables[feature].items()][: (width - 4) // NUMBER_WIDTH])
-        titles = "".join(name.rjust(NUMBER_WIDTH) for name in table)
-        more = " …" if len(table) < len(tables[feature]) else ""
-        yield Content.assemble(
-            (f"\n{feature}", "bold $foreground"), (f"\n   {titles}{more}", "dim")
-        )
-        rows = [*zip_longest(*table.values())]
-        for index, row in enumerate(rows):
-            numbers = "".join(format_number(number).rjust(NUMBER_WIDTH) for number in row)
+    columns = (width - 4) // NUMBER_WIDTH
+    for table in (table for table in wrapper.statistics if table.is_used):
+        titles = "".join(name.rjust(NUMBER_WIDTH) for name in table.names[:columns])
+        more = " …" if columns < len(table.names) else ""
+        yield Content.styled(f"\n{table.feature}", "bold $foreground")
+        yield Content.styled(f"   {titles}{more}", "dim")
+        for index, row in enumerate(table.rows):
+            numbers = "".join(format_number(each).rjust(NUMBER_WIDTH) for each in row[:columns])
             yield Content.assemble((f"{index:>3}", "dim"), numbers)
-        if len(rows) < sizes[feature]:
-            yield Content.styled(f"  … of {sizes[feature]}", "dim")
-    if others := tables.keys() - {*used}:
-        yield Content.styled(f"\nalso in the file: {', '.join(sorted(others))}", "dim")
+        if len(table.rows) < table.size:
+            yield Content.styled(f"  … of {table.size}", "dim")
+    if others := [table.feature for table in wrapper.statistics if not table.is_used]:
+        yield Content.styled(f"\nalso in the file: {', '.join(others)}", "dim")
 
 
 def describe_stage(workspace: Workspace, width: int) -> Content:

@@ -195,8 +195,6 @@ class ProfileTab(SearchableTab):
         self._show_summary()
         self._show_selected_part()
 
-    # ------------------------------------------------------------------ commands
-
     def action_measure(self) -> None:
         if self._can_start():
             workspace = self.workspace
@@ -323,15 +321,11 @@ class ProfileTab(SearchableTab):
             at = runs.index(self.measurement.shown) + by
             self._choose(runs[max(0, min(at, len(runs) - 1))])
 
-    # ------------------------------------------------------------------ search
-
     def start_search(self) -> bool:
         if self.query_one(CostTable).display:
             return super().start_search()
         self.notify("no measurement yet; press r", timeout=2)
         return True
-
-    # ------------------------------------------------------------------ mouse and fields
 
     @on(Button.Pressed)
     def _run_button_command(self, event: Button.Pressed) -> None:
@@ -368,8 +362,6 @@ class ProfileTab(SearchableTab):
     def _choose(self, run: ProfileRun) -> None:
         self.measurement.shown = run
         self._show_run()
-
-    # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
         """Show the progress or the current run."""
