@@ -150,8 +150,6 @@ one reference step."""
         # The list has no size before it is displayed.
         self.call_after_refresh(self._fill, start_line(self._lines))
 
-    # List and details
-
     def _fill(self, at: int | None) -> None:
         listed = self.query_one("#contract-list", OptionList)
         width = listed.scrollable_content_region.width or self.size.width - 6

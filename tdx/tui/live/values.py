@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.chain_status import truncate
+from tdx.tui.chain_status import truncate, truncate_middle
 from tdx.tui.line_widgets import LineList, TextLine
 from tdx.tui.profile.numbers import NUMBER_WIDTH, format_duration, format_number
 
@@ -114,7 +114,7 @@ class _LineBuilder:
         head: list[tuple[str, str]] = [
             sign,
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
-            (truncate(value.version, self.name).ljust(self.name + 1), name_style),
+            (truncate_middle(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (

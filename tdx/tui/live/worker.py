@@ -184,8 +184,6 @@ class LivePlayer:
             return None
         return max(0.0, self._due_time - self._clock())
 
-    # Commands
-
     def _execute(self, command: Command) -> None:
         if isinstance(command, Reset):
             self._pause("")
@@ -260,8 +258,6 @@ class LivePlayer:
             shortest = min(command.path, os.path.relpath(command.path), key=len)
             self._message = f"dumped {kept.steps:,} steps to {shortest}"
 
-    # Stepping
-
     def _repeat(self, until: float) -> None:
         """Repeat steps of the earlier session for a moment."""
         replay = self.replay
@@ -331,8 +327,6 @@ class LivePlayer:
             problem = replace(problem, where=where)
         self._problem = with_app_hint(problem)
 
-    # Calls that take long
-
     @property
     def steps(self) -> int:
         """Number of completed steps."""
@@ -371,8 +365,6 @@ class LivePlayer:
         view = session.view(index, against=self.reference, row=self.row)
         self._push(f"late {index}", LateTrace(view, images))
         return True
-
-    # Updates
 
     def _push_info(self) -> None:
         info = SessionInfo(
