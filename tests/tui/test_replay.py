@@ -79,6 +79,17 @@ def plot_backgrounds(app: Live) -> set[str]:
     return {back for row in app.tab.panes.plots.all_rows() for _, _, back in row}
 
 
+async def test_a_branch_is_compared_with_the_earlier_rollout_at_its_last_step() -> None:
+    async with playing("RewardSum", size=(130, 40)) as app:
+        await app.press("n", "text:5", "enter", "left", "left")
+        count = len(app.backend.players)
+        await app.press("B")
+        await restarted(app, count)
+        at_branch, at_end = rewards(app, 0)[2], rewards(app, 0)[4]
+        assert f"reward {at_branch:.3g} earlier {at_branch:.3g} " in app.text("#live-plots")
+        assert f"earlier {at_end:.3g} " not in app.text("#live-plots")
+
+
 @exhaustive
 async def test_a_key_that_differs_is_plotted_without_being_chosen() -> None:
     async with playing("ObservationNorm(0.0, 1.0)", size=(130, 40)) as app:
