@@ -640,6 +640,7 @@ async def test_worker_is_killed_by_key_and_restarts() -> None:
         assert app.backend.restarts == ["live"]
         assert app.note.startswith("■ worker killed · ← → browse the history")
         assert app.text("#live-head").startswith("■ ended · step 3")
+        assert app.text("#live-time").endswith("trace 3 ■ last")
         assert "step_count@1 3" in app.text("#live-values")
         await app.press("left", "left", "d", "m", "c", "escape", "D", "comma")
         assert app.shown == 1
