@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,11 +42,13 @@ def ask_to_run(env_id: str) -> bool:
     content = _hash_folder(path.parent)
     if content is not None and allowed.get(folder) == content:
         return True
-    typer.echo(
+    warning = (
         f"{escape_control_characters(str(path))} is Python code. It runs with your rights, and so "
-        "does the code of any pipeline that you open in this app.",
-        err=True,
+        "does the code of any pipeline that you open in this app."
     )
+    width = shutil.get_terminal_size().columns
+    lines = textwrap.wrap(warning, width, break_long_words=False, break_on_hyphens=False)
+    typer.echo("\n".join(lines), err=True)
     if not typer.confirm("Run it?", err=True):
         return False
     if content is not None:

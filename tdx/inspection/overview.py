@@ -6,9 +6,9 @@ Other reports require a chain that can be built. This one is for a chain that is
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 from tdx.foundation.errors import (
@@ -21,11 +21,13 @@ from tdx.foundation.errors import (
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
-from tdx.pipeline.model import StackFacts, Wrapper
+from tdx.pipeline.model import StackFacts, Statistics, Wrapper
 from tdx.specs.leaf import LeafSpec, composite_leaves
-from tdx.stacks.stack import Stack, format_argument
+from tdx.stacks.stack import Stack, StageInfo, format_argument
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.core import TransformedEnv
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
@@ -322,6 +324,47 @@ def inspect_target(
     return inspect_overview(pipeline, cache)
 
 
+_MAX_ELEMENTS = 100
+"""Number of elements of a feature whose statistics are shown."""
+
+
+def _tabulate_statistics(state: Mapping[str, Tensor], summary: str) -> Iterator[Statistics]:
+    """Yield the statistics of each feature, those of the features in a summary first."""
+    tables: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        feature, _, statistic = name.rpartition(".")
+        tables.setdefault(feature, {})[statistic] = value.flatten()
+    places = {feature: f", {summary}".find(f", {feature}: ") for feature in tables}
+    for feature in sorted(tables, key=lambda feature: (places[feature] < 0, places[feature])):
+        columns = tables[feature]
+        numbers = (column[:_MAX_ELEMENTS].double().tolist() for column in columns.values())
+        rows = tuple(zip_longest(*numbers))
+        size = max(column.numel() for column in columns.values())
+        yield Statistics(feature, tuple(columns), rows, size, places[feature] >= 0)
+
+
+def _describe_wrapper(stage: StageInfo, state: Mapping[str, Tensor]) -> Wrapper:
+    """Return a stage as plain data, with the state of one that is read from files."""
+    arguments, summary = dict(stage.arguments), ""
+    if stage.text is not None and any(
+        isinstance(value, dict) and value for value in arguments.values()
+    ):
+        # The features of a normalizer take several lines; its call has what it does with each.
+        arguments = {
+            name: value for name, value in arguments.items() if not isinstance(value, dict)
+        }
+        summary = stage.text.removeprefix(f"{stage.name}(").removesuffix(")")
+    return Wrapper(
+        stage.name,
+        tuple((name, format_argument(value)) for name, value in arguments.items()),
+        stage.location,
+        stage.direction,
+        stage.rows,
+        summary,
+        tuple(_tabulate_statistics(state, summary)),
+    )
+
+
 def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     """Inspect a stack without a reset or step.
 
@@ -343,25 +386,18 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     """
     from tdx.stacks.checkpoints.stack import CheckpointStack, DatasetStack
 
+    is_data = isinstance(stack, CheckpointStack | DatasetStack)
+    states = stack.state() if is_data else {}
     facts = StackFacts(
         env,
         stack.kind,
-        tuple(
-            Wrapper(
-                stage.name,
-                tuple((name, format_argument(value)) for name, value in stage.arguments.items()),
-                stage.location,
-                stage.direction,
-                stage.rows,
-            )
-            for stage in stack.stages
-        ),
+        tuple(_describe_wrapper(stage, states.get(stage.index, {})) for stage in stack.stages),
         tuple(stack.notes),
         # A chain of tdx can be around it.
         can_extend=getattr(type(stack), "as_env", Stack.as_env) is not Stack.as_env,
         runs_as_chain=stack.chain_env is not None,
         takes_env_settings=stack.takes_env_settings,
-        is_data=isinstance(stack, CheckpointStack | DatasetStack),
+        is_data=is_data,
     )
     try:
         specs = stack.specs()

@@ -143,6 +143,17 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistics:
+    """The statistics of a feature that a stage keeps, as plain data."""
+
+    feature: str
+    names: tuple[str, ...]  # Such as mean; those that the mode of the feature reads come first.
+    rows: tuple[tuple[float | None, ...], ...]  # A row for each of the first elements.
+    size: int  # Number of elements.
+    is_used: bool  # False if the stage has them without using them.
+
+
+@dataclass(frozen=True, slots=True)
 class Wrapper:
     """A stage of a stack of another library, as plain data."""
 
@@ -153,11 +164,14 @@ class Wrapper:
     # From the env to the policy, or from the policy to the env.
     direction: Literal["forward", "inverse", "both"] = "both"
     rows: int | None = None  # Number of sub-envs that have it. None: outside of a vector env.
+    # The nested arguments that are not in ``arguments``, such as the mode of each feature.
+    summary: str = ""
+    statistics: tuple[Statistics, ...] = ()  # Of each feature, if the stage is read from files.
 
     @property
     def text(self) -> str:
         """The arguments on one line."""
-        return ", ".join(f"{name}={value}" for name, value in self.arguments)
+        return self.summary or ", ".join(f"{name}={value}" for name, value in self.arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -89,6 +90,13 @@ class Workspace:
     def stack(self) -> StackFacts | None:
         """The env with its wrappers, if it belongs to another library."""
         return self.draft.stack
+
+    @property
+    def is_unread(self) -> bool:
+        """True while stages and settings of the env, a function or a folder, are not known."""
+        env = self.draft.env
+        is_known = self.status.overview is not None or bool(self.draft.stages)
+        return env is not None and not is_known and (env.code is not None or os.path.isdir(env.id))
 
     @property
     def samples(self) -> str | None:

@@ -127,6 +127,24 @@ def test_code_of_a_file_is_asked_for_once_and_again_when_it_changes(
     assert start("") == (True, False)
 
 
+def test_the_question_breaks_between_words(
+    opened: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr("tdx.cli.commands.tui.is_interactive", lambda: True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("")
+    run(["tui", "mine.py:make"])
+    first, second, _ = capsys.readouterr().err.splitlines()
+    assert first == "mine.py is Python code. It runs with your rights, and so"
+    assert second == "does the code of any pipeline that you open in this app."
+
+
 @pytest.mark.parametrize("name", ["Pendulum-v1", "no_such_file.py:make"])
 def test_nothing_is_asked_where_no_file_is_named(
     name: str, opened: list[Any], capsys: pytest.CaptureFixture[str]

@@ -263,6 +263,12 @@ async def test_values_scroll_to_the_selected_stage_when_they_need_a_scroll_bar()
         app.app.workspace.select(2)
         await app.press("3", "s")
         assert "2 RewardClipping" in app.text("#live-values")
+        # The first step has more lines than the reset: the action is above the env.
+        app.app.workspace.select(0)
+        await resize(app.pilot, 80, 18)
+        await app.press("r", "s")
+        shown = app.text("#live-values", lines=True).splitlines()
+        assert "0 StepCounter" in shown[0], "the stage is at the top, with what follows it"
 
 
 @exhaustive
@@ -429,6 +435,15 @@ async def test_episodes_and_position_of_a_batch_are_whole_on_a_narrow_screen() -
         assert "trace 5 ◉ live" in app.text("#live-time")
         await app.press("left")
         assert "trace 4 ◀ -1" in app.text("#live-time")
+
+
+async def test_envs_of_a_batch_without_room_are_marked() -> None:
+    async with playing(make=lambda pipeline: Ragged((3,) * 12), size=(60, 20)) as app:
+        await app.press("s")
+        assert app.text("#live-envs").endswith("3 ▁ 1000 …")
+        await app.press(*["full_stop"] * 6)
+        assert app.text("#live-envs").startswith("all 12 … 4 ▁ 1e+04 5 ")
+        assert app.text("#live-envs").endswith(" …")
 
 
 async def test_first_difference_is_in_view_on_a_small_screen() -> None:
@@ -625,6 +640,7 @@ async def test_worker_is_killed_by_key_and_restarts() -> None:
         assert app.backend.restarts == ["live"]
         assert app.note.startswith("■ worker killed · ← → browse the history")
         assert app.text("#live-head").startswith("■ ended · step 3")
+        assert app.text("#live-time").endswith("trace 3 ■ last")
         assert "step_count@1 3" in app.text("#live-values")
         await app.press("left", "left", "d", "m", "c", "escape", "D", "comma")
         assert app.shown == 1

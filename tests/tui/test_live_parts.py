@@ -103,6 +103,13 @@ def test_narrow_values_show_numbers_instead_of_a_histogram() -> None:
     assert any("-0.55 … 0.43" in text for line in lines for text, _ in line.line)
 
 
+def test_a_long_key_keeps_its_version() -> None:
+    trace = _values()
+    key = replace(trace.values[0], version="observation.images.top@2")
+    lines = build_value_lines(replace(trace, values=(key, *trace.values[1:])), 46)
+    assert any(text.startswith("observat…ges.top@2 ") for line in lines for text, _ in line.line)
+
+
 def test_image_is_compared_as_an_image() -> None:
     trace = _values()
     image = replace(trace.values[0], is_image=True, change="changed", before="[0.2333 0.2 …")

@@ -10,7 +10,7 @@ import torch
 
 from tdx.envs import EnvBase
 from tdx.pipeline import Pipeline, build_checked_env, parse_stage
-from tdx.tui.live.requests import RunSession
+from tdx.tui.live.messages import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.inspection.live.stages import Ragged
 from tests.programs import exhaustive
@@ -77,6 +77,17 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
 def plot_backgrounds(app: Live) -> set[str]:
     """Return the backgrounds of the plots."""
     return {back for row in app.tab.panes.plots.all_rows() for _, _, back in row}
+
+
+async def test_a_branch_is_compared_with_the_earlier_rollout_at_its_last_step() -> None:
+    async with playing("RewardSum", size=(130, 40)) as app:
+        await app.press("n", "text:5", "enter", "left", "left")
+        count = len(app.backend.players)
+        await app.press("B")
+        await restarted(app, count)
+        at_branch, at_end = rewards(app, 0)[2], rewards(app, 0)[4]
+        assert f"reward {at_branch:.3g} earlier {at_branch:.3g} " in app.text("#live-plots")
+        assert f"earlier {at_end:.3g} " not in app.text("#live-plots")
 
 
 @exhaustive

@@ -12,6 +12,7 @@ import pytest
 
 import tdx
 from tdx.inspection.live.stack_env import StackEnv
+from tdx.inspection.live.views import StageReading
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
@@ -24,14 +25,14 @@ from tdx.tui.live.messages import (
     CommandEnvelope,
     LiveState,
     Reset,
+    RunSession,
     RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
 )
-from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -359,6 +360,30 @@ async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
         assert "↓ 3 NormalizeObservation" in shown
 
 
+async def test_a_long_chain_of_wrappers_is_legible_in_a_narrow_pane() -> None:
+    changed = [
+        StageReading(place, 9_000, "reward", (-0.064,) * 2, -1.25, is_changed=True)
+        for place in (6, 8)
+    ]
+    async with driven(env=f"{MODULE}:make_long", allow_code=True, size=(80, 24)) as app:
+
+        def chain() -> list[str]:
+            return app.text("#chain", lines=True).splitlines()
+
+        assert "●  3 RecordEpisodeStatistics" in chain(), "the name has the last column too"
+        assert "│    disable_…nforcing=False" in chain(), "the name is shortened, not the value"
+        same = [StageReading(place, 9_000) for place in (0, 1, 2, 3, 4, 5, 7, 9)]
+        app.app.workspace.show_readings([*changed, *same])
+        await app.settle()
+        assert chain().count("│    ▄▄ -1.2 → -0.064") == 2
+        assert "changes nothing" not in app.text("#chain"), "there is no room for these lines"
+        await resize(app.pilot, 60, 16)
+        await app.settle()
+        shown = app.text("#chain", lines=True)
+        assert "6 Normaliz… → -0.064" in shown, "the name gives way to the number"
+        assert "10 · gymnasium" in app.text("ChainPane")
+
+
 # Profile
 
 
@@ -454,6 +479,53 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
         problem = app.app.workspace.status.problems[None]
         assert "policy_preprocessor.json" in problem.message
         assert "✕" in app.text()
+
+
+async def test_nothing_is_claimed_of_a_checkpoint_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "policy_preprocessor.json").write_text("{")
+    async with driven(env=str(tmp_path), size=(80, 24)) as app:
+        assert "◇ output unknown" in app.text("#chain")
+        assert "0 stages" not in app.text("ChainPane")
+        assert app.text("#status").startswith(f"tdx {tmp_path.name}")
+        await app.press("home")
+        stage = app.text("StageTab")
+        assert "is not valid JSON" in stage
+        assert "from_pixels" not in stage, "settings of an env of tdx"
+
+
+async def test_statistics_of_a_checkpoint_are_listed_by_feature_and_element() -> None:
+    async with driven(env=SOUND, size=(80, 24)) as app:
+        await app.press("down", "down", "down", "down")
+        stage = app.text("StageTab")
+        assert "observation.state: MEAN_STD, observation.images.top: MEAN_STD, action" in stage
+        assert "mean std max min 0 0.7484 2.962 9.267 -7.784 1 1.217" in stage
+        await app.press("1", *["pagedown"] * 3)
+        stage = app.text("StageTab")
+        assert "action mean std max min 0 1.503 5.927 18.51 -15.52" in stage
+        assert "0.9999 3.1e-04" in stage, "numbers of neighboring columns are apart"
+        await app.press("escape", "down", "down")
+        stage = app.text("StageTab")
+        assert "action mean std max min 0 1.503 5.927" in stage
+        assert "also in the file: observation.images.top, observation.state" in stage
+        # Without their statistics, the modes say so.
+        await app.open(env=RENAMED)
+        await app.press("down", "down", "down", "down", "1", "end")
+        stage = app.text("StageTab")
+        assert "also in the file: so100.buffer.action" in stage
+        await app.press("home")
+        assert "MEAN_STD without statistics" in app.text("StageTab")
+
+
+async def test_a_checkpoint_is_compared_with_another_one_beside_it() -> None:
+    async with driven(env=SOUND, size=(80, 24)) as app:
+        await app.press("C")
+        assert "merged_statistics checkpoint" in app.text()
+        assert "sound checkpoint" not in app.text()
+    merged = compare_contract(Pipeline.of(SOUND), str(CHECKPOINTS / "merged_statistics"))
+    (shown,) = (stage for stage in merged.stages if stage.differences)
+    assert [key.key for key in shown.keys] == ["observation.images.top", "observation.state"]
+    assert shown.a is not None
+    assert "observation.state" in shown.a.specs
 
 
 @exhaustive

@@ -143,3 +143,13 @@ class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
 def make_mission() -> gymnasium.Env[Any, Any]:
     """An env whose observation has a text."""
     return _Mission(gymnasium.make("Pendulum-v1", disable_env_checker=True))
+
+
+def make_long() -> gymnasium.Env[Any, Any]:
+    """Pendulum with ten wrappers, as a training script creates it."""
+    wrappers: Any = gymnasium.wrappers
+    env: Any = wrappers.RecordEpisodeStatistics(gymnasium.make("Pendulum-v1"))
+    env = wrappers.ClipAction(wrappers.RescaleAction(env, np.float32(-1), np.float32(1)))
+    env = wrappers.NormalizeObservation(env)
+    env = wrappers.TransformObservation(env, np.abs, env.observation_space)
+    return wrappers.TransformReward(wrappers.NormalizeReward(env), float)

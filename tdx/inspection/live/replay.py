@@ -217,8 +217,10 @@ class Replay:
             padded = np.full(end - start, np.nan, dtype=np.float32)
             padded[first - start : first - start + len(numbers)] = numbers
             plots.append(build_plot(name, start, padded, parts=parts, window=window))
+        # Both up to the same trace: the earlier session may have made more steps.
+        last = self.session.last
         now, earlier = (
-            replace(plot, latest=session.latest_number(name, row))
+            replace(plot, latest=session.latest_number(name, row, last=last))
             for plot, session in zip(plots, (self.session, self.earlier), strict=True)
         )
         return replace(now, earlier=earlier)

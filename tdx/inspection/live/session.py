@@ -321,13 +321,17 @@ class LiveSession:
         plot = build_plot(name, first, numbers, parts=parts, window=window)
         return replace(plot, latest=self.latest_number(name, row))
 
-    def latest_number(self, name: str, row: int | None = None) -> float | None:
+    def latest_number(
+        self, name: str, row: int | None = None, *, last: int | None = None
+    ) -> float | None:
         """Return the number in the latest trace that has one; ``None`` if no trace has.
 
+        ``last`` is the latest trace to look at.
         A series has NaN for traces without a number, such as a reset, and for numbers that are NaN.
         """
         own = self._builtin.get(name)
-        for index in range(self.last, self.first - 1, -1):
+        latest = self.last if last is None else min(self.last, last)
+        for index in range(latest, self.first - 1, -1):
             trace = self.history.find(index)
             if trace is None:
                 break

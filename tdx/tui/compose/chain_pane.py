@@ -108,9 +108,11 @@ def build_chain_rows(
         rows += [ChainRow("problem", place, error.problem.message) for error in failures]
         if place in readings and not failures:
             rows.append(_build_reading_row(readings[place], has_cost=place in costs))
-    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
     words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
-    detail = words.get(status.phase, f"{keys} keys")
+    keys = "unknown"
+    if status.overview is not None:
+        keys = f"{sum(1 for change in status.overview.changes if change.after)} keys"
+    detail = words.get(status.phase, keys)
     return [*rows, ChainRow("output", len(draft.stages), "output", detail)]
 
 
@@ -121,19 +123,18 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
     latest = _format_mean(reading.numbers[-1])
+    before = None if reading.before is None else _format_mean(reading.before)
     if not reading.is_changed:
         change = f"= {latest}"
-    elif reading.before is None:
+    elif before is None:
         change = f"+ {latest}"
     else:
-        change = f"{_format_mean(reading.before)} → {latest}"
+        change = f"≈ {latest}" if before == latest else f"{before} → {latest}"
     if reading.warning:
         return ChainRow("reading", reading.number, change, reading.warning, badge="warning")
     return ChainRow("reading", reading.number, change, time, line=_draw_line(reading.numbers))
 
 
-_MAX_SUBTITLE = 24
-"""Width of the subtitle in the narrowest pane."""
 _MAX_ARGUMENTS = 3
 """Lines for the arguments of a stage, if there is no room for all of them."""
 
@@ -145,23 +146,22 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
     room = width - 5
-    fill = textwrap.TextWrapper(
-        room,
-        max_lines=max_lines,
-        placeholder=" …",
-        break_long_words=max_lines is None,
-        break_on_hyphens=False,
-    )
-    text = row.detail
-    if max_lines is None:
-        # A value that does not fit beside its name goes below it, not in the middle of a word.
-        words = (word.replace("=", "= ", 1) if len(word) > room else word for word in text.split())
-        text = " ".join(words)
-    lines = [truncate(line, room) for line in fill.wrap(text)]
-    if len(lines) > 1 and lines[-1].strip() == "…" and lines[-2].endswith("…"):
-        del lines[-1]  # the line above was cut too, and says so
+    words = (_fit_argument(word, room) for word in row.detail.split())
+    lines = textwrap.wrap(" ".join(words), room, break_on_hyphens=False)
+    if max_lines is not None and len(lines) > max_lines:
+        lines = [*lines[: max_lines - 1], truncate(f"{lines[max_lines - 1]} …", room)]
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
     return [replace(row, detail=""), *below]
+
+
+def _fit_argument(word: str, room: int) -> str:
+    """Break an argument that is longer than a line after its name, a longer name in its middle."""
+    name, sign, value = word.partition("=")
+    if len(word) <= room or not sign:
+        return word
+    if len(name) < room:
+        return f"{name}= {value}"
+    return f"{truncate_middle(name, max(_MIN_NAME, room - 1 - len(value)))}={value}"
 
 
 _LINE_WIDTH = 5
@@ -210,6 +210,21 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
         ChainRow("key", len(draft.stages), truncate_middle(name, width).ljust(width), detail)
         for name, detail in zip(names, details, strict=True)
     ]
+
+
+def _wrap_rows(rows: Sequence[ChainRow], width: int, height: int) -> list[ChainRow]:
+    """Put arguments below the names: all of them, a few lines each, or those that have room."""
+    for max_lines in (None, _MAX_ARGUMENTS):
+        wrapped = [_wrap_arguments(row, width, max_lines) for row in rows]
+        if sum(map(len, wrapped)) <= height:
+            break
+    left = height - len(rows)
+    shown = list[ChainRow]()
+    for row, lines in zip(rows, wrapped, strict=True):
+        below = len(lines) - 1
+        shown += lines if below <= left else [row]
+        left -= below if below <= left else 0
+    return shown
 
 
 _MARKS = {
@@ -292,33 +307,31 @@ cannot be created."""
             workspace.readings,
             workspace.costs,
         )
-        if len(rows) > self.size.height:
-            # Without room for all readings, those that warn keep their lines, and the other
-            # numbers replace the arguments.
-            numbers = {row.place: row.title for row in rows if row.line}
+        width, height = self.size
+        if len(rows) > height:
+            rows = [row for row in rows if row.kind != "reading" or row.line or row.badge]
+        if len(rows) > height:
+            # Those that warn keep their lines, and the other numbers replace the arguments.
+            shown = [row for row in rows if row.line]
+            numbers = {row.place: row.title[max(0, row.title.find("→")) :] for row in shown}
             rows = [
-                replace(row, detail=numbers.get(row.place, row.detail))
-                if row.kind == "stage"
+                replace(row, detail="", cost=row.cost or numbers[row.place])
+                if row.kind == "stage" and row.place in numbers
                 else row
                 for row in rows
                 if row.kind != "reading" or row.badge
             ]
         keys = _build_key_rows(workspace.draft, workspace.status)
-        if len(rows) + len(keys) <= self.size.height:
+        if len(rows) + len(keys) <= height:
             rows += keys
         self._whole_rows = rows
-        width = self.size.width
         if any(len(key.title) + len(key.detail) + 7 > width for key in keys):
             # All dtypes are left out if one has no room, so that the rows can be compared.
             rows = [
                 replace(row, detail=row.detail.partition(" ")[0]) if row.kind == "key" else row
                 for row in rows
             ]
-        for max_lines in (None, _MAX_ARGUMENTS):
-            wrapped = [part for row in rows for part in _wrap_arguments(row, width, max_lines)]
-            if len(wrapped) <= self.size.height:
-                rows = wrapped
-                break
+        rows = _wrap_rows(rows, width, height)
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -383,7 +396,7 @@ cannot be created."""
             sign, kind = _MARKS[row.badge]
             number = f"{row.place:>2} "
             cost = f" {row.cost}" if row.cost else ""
-            title = truncate(row.title, width - 6 - len(cost))
+            title = truncate(row.title, width - 6 - len(cost) if cost else width - 5)
             left = width - 2 - len(number) - len(title) - 2 - len(cost) - bool(cost)
             detail = f"  {_shorten_change(row.detail, left)}" if left > 4 and row.detail else ""
             is_off = row.badge == "off"
@@ -521,6 +534,8 @@ class ChainPane(Vertical):
         self.workspace.inspected.subscribe(self, lambda _: self._update_keys())
         self.workspace.inspected.subscribe(self, lambda _: self._update_subtitle())
         self.workspace.selected.subscribe(self, lambda _: self._update_keys())
+
+    def on_resize(self) -> None:
         self._update_subtitle()
 
     def _update_subtitle(self) -> None:
@@ -528,12 +543,11 @@ class ChainPane(Vertical):
         total, on_ = len(draft.stages), len(draft.positions)
         stack = self.workspace.stack
         count = f"{on_} of {total} on" if on_ < total else count_text(total, "stage")
-        is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
         if stack is not None:
             text = f"{count} · {stack.kind}"
-            count = text if len(text) <= _MAX_SUBTITLE else f"{total} · {stack.kind}"
-        elif is_factory and self.workspace.status.overview is None:
-            count = ""  # unknown before the factory has been called
+            count = text if len(text) <= self.size.width - 4 else f"{total} · {stack.kind}"
+        elif self.workspace.is_unread:
+            count = ""
         self.border_subtitle = count
 
     def action_step(self, by: int) -> None:

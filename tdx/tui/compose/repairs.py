@@ -167,8 +167,6 @@ class Repairs:
     ) -> None:
         self._screen, self._workspace, self._commands = screen, workspace, commands
 
-    # Measuring
-
     @property
     def can_measure(self) -> bool:
         """True if a normalizer is selected whose statistics can be measured."""
@@ -221,8 +219,6 @@ class Repairs:
         workspace.edit(f"measure {stage.config.name}", draft, place=place)
         self._screen.notify(f"measured over {steps:,} steps; u undoes it", timeout=5)
 
-    # Entries that cannot be stored
-
     def exclude(self) -> None:
         """Add an ``ExcludeTransform`` for the entries that a dump cannot store."""
         if self._workspace.draft.env is None:
@@ -249,8 +245,6 @@ class Repairs:
             if workspace.edit("exclude what cannot be stored", draft, place=count):
                 listed = ", ".join(map(format_key, keys))
                 self._screen.notify(f"excluded {listed}; u undoes it", timeout=5)
-
-    # Source
 
     def open_source(self) -> None:
         """Open the line of the selected stage, or of its error, in the editor of the user."""

@@ -35,6 +35,7 @@ from tdx.pipeline.model import Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.profile.numbers import NUMBER_WIDTH, format_number
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tdx.tui.tab_body import ProblemPanel, TabBody, holds_focus
 from tdx.tui.workspace import Workspace
@@ -238,6 +239,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             None if env is None else env.id,
             self.workspace.stack,
             self.workspace.samples,
+            self.workspace.is_unread,
         )
 
     def _fields(self) -> Sequence[FormField]:
@@ -248,7 +250,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             return list_stage_fields(stage.config)
         fields = list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
         stack = self.workspace.stack
-        if stack is None or stack.takes_env_settings:
+        takes_all = not self.workspace.is_unread if stack is None else stack.takes_env_settings
+        if takes_all:
             return fields
         return tuple(field for field in fields if field.name in _FACTORY_FIELDS)
 
@@ -275,7 +278,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             # The folder of an installed library is not what tells its wrappers apart.
             file = (wrapper.location or "").rpartition("site-packages/")[2]
             origin = f"\n{file}" if file else ""
-            details = f"  {wrapper.direction}{count}{origin}"
+            both = "forward and inverse"
+            direction = both if wrapper.direction == "both" else wrapper.direction
+            details = f"  {direction}{count}{origin}"
             return Content.assemble((wrapper.name, "bold"), (details, "dim"))
         info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"
@@ -293,7 +298,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
                 Content.assemble((f"{name:<{width}}  ", "bold"), value)
                 for name, value in wrapper.arguments
             ]
+            lines += [Content(wrapper.summary)] if wrapper.summary else []
             lines = lines or [Content.styled("No known arguments.", "dim")]
+            lines += _statistics_lines(wrapper, self.size.width - 3)
             why = Content.styled(f"Read-only: {stack.reason}", "dim")
             return Content("\n").join([*lines, Content(""), why])
         if load_catalog().find(stage.config.name) is None:
@@ -328,6 +335,23 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     async def _choose_env(self, event: Button.Pressed) -> None:
         event.stop()
         await self.run_action("screen.choose_env")
+
+
+def _statistics_lines(wrapper: Wrapper, width: int) -> Iterator[Content]:
+    """Yield a table for each feature that the stage uses, and name the others."""
+    columns = (width - 4) // NUMBER_WIDTH
+    for table in (table for table in wrapper.statistics if table.is_used):
+        titles = "".join(name.rjust(NUMBER_WIDTH) for name in table.names[:columns])
+        more = " …" if columns < len(table.names) else ""
+        yield Content.styled(f"\n{table.feature}", "bold $foreground")
+        yield Content.styled(f"   {titles}{more}", "dim")
+        for index, row in enumerate(table.rows):
+            numbers = "".join(format_number(each).rjust(NUMBER_WIDTH) for each in row[:columns])
+            yield Content.assemble((f"{index:>3}", "dim"), numbers)
+        if len(table.rows) < table.size:
+            yield Content.styled(f"  … of {table.size}", "dim")
+    if others := [table.feature for table in wrapper.statistics if not table.is_used]:
+        yield Content.styled(f"\nalso in the file: {', '.join(others)}", "dim")
 
 
 def describe_stage(workspace: Workspace, width: int) -> Content:

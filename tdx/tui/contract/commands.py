@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.tui.chain_status import NO_PIPELINE
-from tdx.tui.contract.requests import WORKER, FreezeContract
+from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask, ask_to_replace
 
@@ -56,8 +56,9 @@ class ContractCommands:
             if entry.name.endswith((".yaml", ".yml")) and entry.name != _DOCUMENT
             if entry.is_file()
         ]
+        references = [*self._list_checkpoints(), *references]
         choices = [*known, *(choice for choice in references if choice.id != self._last)]
-        title = "Compare with: a contract, a pipeline file or module:function"
+        title = "Compare with a contract, pipeline, checkpoint or module:function"
 
         def is_verbatim(text: str) -> bool:
             # A path or a function, even if it resembles an entry of the list.
@@ -65,6 +66,20 @@ class ContractCommands:
 
         dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=is_verbatim)
         ask(self._screen.app, dialog, self._compare_with)
+
+    def _list_checkpoints(self) -> list[Choice]:
+        """List the folders beside the one of a checkpoint that have a file of its stages."""
+        stack = self._workspace.stack
+        if stack is None or not stack.is_data:
+            return []
+        own = Path(stack.env)
+        files = {(wrapper.location or "").rpartition(":")[0] for wrapper in stack.wrappers} - {""}
+        return [
+            Choice(entry.path, entry.name, "checkpoint")
+            for entry in _scan(str(own.parent))
+            if entry.name != own.name
+            if any(os.path.isfile(os.path.join(entry.path, file)) for file in files)
+        ]
 
     def freeze(self) -> None:
         """Ask for a folder, and write a contract of the chain."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from textual import events, on
@@ -16,10 +15,12 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.tui.backend.client import RequestError
+from tdx.tui.chain_status import truncate_middle
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
-from tdx.tui.contract.messages import Comparison
-from tdx.tui.contract.requests import WORKER, CompareContract
+from tdx.tui.contract.messages import WORKER, CompareContract, Comparison
 from tdx.tui.workspace import Workspace
+
+_JOINED, _MIN_SIDE = " compared with ", 12
 
 
 class ContractScreen(ModalScreen[None]):
@@ -60,10 +61,13 @@ one reference step."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog", id="contract") as dialog:
-            kind = "contract " if os.path.isdir(self._reference) else ""
             env = self.workspace.draft.env
-            target = "" if env is None else env.id
-            dialog.border_title = Content(f"{target} compared with {kind}{self._reference}")
+            sides = ("" if env is None else env.id, self._reference)
+            # The end of a path or a function tells more than its folder.
+            room = max(_MIN_SIDE, (self.app.size.width - len(_JOINED) - 8) // 2)
+            dialog.border_title = Content(
+                _JOINED.join(truncate_middle(side, room) for side in sides)
+            )
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
             yield Static("", id="contract-head", markup=False)
             with Container(id="contract-body"):
@@ -145,8 +149,6 @@ one reference step."""
         self._lines = [] if comparison is None else list_lines(comparison)
         # The list has no size before it is displayed.
         self.call_after_refresh(self._fill, start_line(self._lines))
-
-    # List and details
 
     def _fill(self, at: int | None) -> None:
         listed = self.query_one("#contract-list", OptionList)

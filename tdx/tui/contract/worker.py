@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.compare.model import Contract, Segment, StageRecord
+from tdx.compare.model import Contract, Segment, StageRecord, display_key
 from tdx.compare.report import ContractReport, KeyRow, StageRow
 from tdx.compare.values import Values, differing_elements, element_gaps, format_number
 from tdx.contracts import check_contract, freeze, load_contract, save_contract
@@ -138,7 +138,7 @@ def _escape(value: Any) -> Any:
 def _describe(inputs: Sequence[Segment], report: ContractReport) -> Comparison:
     # Outputs of the env that do not fit the target.
     padded = ", ".join(
-        f"{key.key} {list(key.b.shape)} instead of {list(key.a.shape)}"
+        f"{display_key(key.key)} {list(key.b.shape)} instead of {list(key.a.shape)}"
         for row in report.rows[:1]
         for key in row.keys
         if key.lane == "forward" and _has_other_shape(key)
@@ -189,7 +189,7 @@ def _describe_stage(
         stage.name,
         {name: truncate(repr(value), _MAX_TEXT) for name, value in stage.arguments.items()},
         {
-            spec.key: f"{list(spec.shape)} {spec.dtype} {spec.domain}"
+            display_key(spec.key): f"{list(spec.shape)} {spec.dtype} {spec.domain}"
             for spec in sorted(stage.specs, key=lambda spec: spec.key not in changed)
             if spec.key in listed
         },
@@ -197,7 +197,7 @@ def _describe_stage(
             tensor.name: _describe_state(tensor.shape, tensor.dtype, tensor.value)
             for tensor in stage.state
         },
-        tuple(spec.key for spec in stage.specs if spec.key in changed - own),
+        tuple(display_key(spec.key) for spec in stage.specs if spec.key in changed - own),
     )
 
 
@@ -211,11 +211,11 @@ def _describe_state(shape: Sequence[int], dtype: str, value: Tensor | None) -> s
 
 
 def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyValues:
-    is_inverse = row.lane == "inverse"
+    key, is_inverse = display_key(row.key), row.lane == "inverse"
     left, right = _describe_values(row.a), _describe_values(row.b)
     known = next((values for values in (row.a, row.b) if values is not None), None)
     if known is None:
-        return KeyValues(row.key, is_inverse, left, right)
+        return KeyValues(key, is_inverse, left, right)
     reason = ""
     target = row.b
     if padded and not is_inverse:
@@ -224,7 +224,7 @@ def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyVal
     elif _has_other_shape(row):
         reason = f"the shapes differ, so the values are not compared: {left} and {right}"
     if row.a is None and target is None:
-        return KeyValues(row.key, is_inverse, left, right, reason=reason)
+        return KeyValues(key, is_inverse, left, right, reason=reason)
     a, b, labels, note = _pick_elements(row.a, target)
     count = max(len(records) for records in (a, b) if records is not None)
     unequal: tuple[frozenset[int], ...] = ()
@@ -233,7 +233,7 @@ def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyVal
         mask = differing_elements(a[:count], b[:count], row.tolerance)
         unequal = tuple(frozenset(step.nonzero()[:, 0].tolist()) for step in mask)
     return KeyValues(
-        row.key,
+        key,
         is_inverse,
         left,
         right,

@@ -216,8 +216,6 @@ class Autosave:
         dialog = ChoiceScreen("Restore a session", choices)
         ask(self._app, dialog, lambda name: self._restore(by_name[name]))
 
-    # ------------------------------------------------------------------ writing
-
     @property
     def _has_edits(self) -> bool:
         editor = self._workspace.editor
@@ -255,8 +253,6 @@ class Autosave:
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
-
-    # ------------------------------------------------------------------ restoring
 
     def _offer(self, left: list[SavedSession]) -> None:
         draft = self._workspace.draft

@@ -89,8 +89,6 @@ class Files:
         self.autosave.start()
         self.watch.start()
 
-    # ------------------------------------------------------------------ open
-
     def open(self) -> None:
         """Ask for a file and open it."""
         screen = PathScreen("Open", "open", recent=self._recent_files())
@@ -156,8 +154,6 @@ class Files:
     def _load(self, draft: Draft, document: Document | None) -> None:
         self.documents.opened = document
         self.workspace.load(draft)
-
-    # ------------------------------------------------------------------ save
 
     def save(self, then: Then | None = None) -> None:
         """Write the pipeline to its file and keep the comments in it."""
@@ -226,8 +222,6 @@ class Files:
         self.workspace.editor.mark_saved()
         self.workspace.edited.publish(self.workspace.draft)
 
-    # ------------------------------------------------------------------ quit
-
     def quit(self) -> None:
         """Quit the app; ask first about unsaved edits and a running dump."""
         if not self.dump_job.is_running:
@@ -271,8 +265,6 @@ class Files:
         text = f"The pipeline has {edits}{last}."
         self._app.push_screen(QuestionScreen(title, text, replies), answer)
 
-    # ------------------------------------------------------------------ dumps
-
     def dump(self) -> None:
         """Open the dialog that dumps a rollout, or shows the progress of a running dump."""
         if self.workspace.draft.env is None:
@@ -283,8 +275,6 @@ class Files:
     def watch_dump(self, path: str) -> None:
         """Show the progress of a dump that any process records."""
         self._app.push_screen(WatchScreen(path, self.workspace))
-
-    # ------------------------------------------------------------------ recent files
 
     def _recent_files(self) -> list[Path]:
         return [] if self._storage is None else self._storage.recent.all()

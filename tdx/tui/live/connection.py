@@ -26,6 +26,7 @@ from tdx.tui.live.messages import (
     LateTrace,
     LiveState,
     Reset,
+    RunSession,
     RunSteps,
     SessionInfo,
     SetActionSource,
@@ -33,7 +34,6 @@ from tdx.tui.live.messages import (
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
-from tdx.tui.live.requests import RunSession
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"
@@ -161,8 +161,6 @@ class LiveConnection:
             return 0.0
         pause = 1 / state.rate if state.rate else 0.0
         return max(0.0, now - self._last_message_time - pause)
-
-    # Lifecycle
 
     def start(
         self, *, is_running: bool = False, repeat: bool = False, until: int | None = None
@@ -353,8 +351,6 @@ class LiveConnection:
         number = None if place is None or place >= len(stages) else stages[place].number
         self._workspace.report("live", {number: problem})
 
-    # Messages from the worker
-
     def _receive(self, ticket: Ticket[None], topic: str, value: Any) -> None:
         if ticket is not self._ticket:
             return
@@ -418,8 +414,6 @@ class LiveConnection:
         self._message = text
         self._panes.header.show_message(text)
 
-    # Commands to the worker
-
     def send(self, command: Command) -> None:
         """Send a command; start a session first if none is open."""
         if not self.is_open:
@@ -469,8 +463,6 @@ class LiveConnection:
         if views != self._views:
             self._views = views
             self.send_if_open(views)
-
-    # History
 
     def browse(self, target: Target, by: int = 1) -> None:
         """Show another trace; of ``by``, only the sign counts for episodes.

@@ -55,7 +55,8 @@ class Timeline(RowWidget[TimelineRow]):
         """Show a state."""
         self.state = state
         width = len(str(max(state.last, 0)))
-        live = "◉ live" if state.follows_latest else f"◀ {state.shown - state.last}"
+        behind = state.shown - state.last
+        live = "◉ live" if state.follows_latest else f"◀ {behind}" if behind else "■ last"
         self._texts = (f"{state.first:>{width}} ", f" trace {state.shown:>{width}} {live}")
         self.invalidate()
 
@@ -236,11 +237,14 @@ class EnvStrip(RowWidget[EnvRow]):
         row = [(all_, "muted", self.row is None)]
         self._places = [(0, len(all_), None)]
         number_width = len(str(max(0, self.count - 1)))
-        left, number = self.size.width - len(all_), _RETURN_WIDTH
+        left, number, digits = self.size.width - len(all_), _RETURN_WIDTH, 3
         if len(self.cells) * (number_width + number + 5) > left:
-            number = max((len(_return_text(cell)) for cell in self.cells), default=1)
+            digits = 2
+            number = max((len(_return_text(cell, digits)) for cell in self.cells), default=1)
         size = number_width + number + 5
-        room = max(1, left // size)
+        room = left // size
+        if room < len(self.cells):
+            room = max(1, (left - 2) // size)  # the ends are marked
         first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
         totals = [
             cell.total
@@ -249,14 +253,24 @@ class EnvStrip(RowWidget[EnvRow]):
         ]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         x = len(all_)
+        if room < len(self.cells):
+            row.append(("…" if first else " ", "muted", False))
+            x += 1
         for cell in self.cells[first : first + room]:
-            row += self._cell(cell, span, number_width, number)
+            row += self._cell(cell, span, number_width, number, digits)
             self._places.append((x, x + size, cell.row))
             x += size
+        if first + room < len(self.cells):
+            row.append(("…", "muted", False))
         yield tuple(row)
 
     def _cell(
-        self, cell: EnvCell, span: tuple[float, float], number_width: int, number: int
+        self,
+        cell: EnvCell,
+        span: tuple[float, float],
+        number_width: int,
+        number: int,
+        digits: int,
     ) -> list[EnvPart]:
         low, high = span
         bar = " "
@@ -267,7 +281,7 @@ class EnvStrip(RowWidget[EnvRow]):
         return [
             (f" {cell.row:>{number_width}} ", "muted", here),
             ("■" if ended else bar, "warn" if ended else "good", here),
-            (f" {_return_text(cell):<{number}} ", "plain", here),
+            (f" {_return_text(cell, digits):<{number}} ", "plain", here),
         ]
 
     def row_parts(self, row: EnvRow) -> Sequence[Segment]:
@@ -285,5 +299,8 @@ class EnvStrip(RowWidget[EnvRow]):
                 self.post_message(self.Picked(row))
 
 
-def _return_text(cell: EnvCell) -> str:
-    return "" if cell.total is None else f"{cell.total:.3g}"[:_RETURN_WIDTH]
+def _return_text(cell: EnvCell, digits: int) -> str:
+    if cell.total is None:
+        return ""
+    whole = digits < 3 and 10 <= abs(cell.total) < 10_000
+    return (f"{cell.total:.0f}" if whole else f"{cell.total:.{digits}g}")[:_RETURN_WIDTH]

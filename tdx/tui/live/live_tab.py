@@ -225,8 +225,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=is_verbatim)
         ask(self.app, dialog, then)
 
-    # ------------------------------------------------------------------ actions: stepping
-
     def action_run(self) -> None:
         """Pause if running, else run until the stop condition holds."""
         connection = self.connection
@@ -328,8 +326,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         title = "Dump the steps since the reset: choose a folder or type one"
         self._ask(title, [Choice(name, name, "new folder")], dump)
 
-    # ------------------------------------------------------------------ actions: history
-
     def action_browse(self, target: Target, by: int = 1) -> None:
         self.connection.browse(target, by)
 
@@ -364,8 +360,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         if self.connection.state is not None and self.connection.state.is_earlier:
             self.action_earlier()
 
-    # ------------------------------------------------------------------ actions: panes
-
     def action_difference(self) -> None:
         self.panes.values.set_difference(not self.panes.values.difference)
 
@@ -392,14 +386,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.panes.window = PLOT_WINDOWS[at % len(PLOT_WINDOWS)]
         self.lay_out()
 
-    # ------------------------------------------------------------------ search
-
     def start_search(self) -> bool:
         self.panes.front = "values"
         self.lay_out()
         return super().start_search()
-
-    # ------------------------------------------------------------------ events of the panes
 
     @on(Timeline.Scrubbed)
     @on(PlotPane.Picked)

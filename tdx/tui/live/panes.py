@@ -258,8 +258,6 @@ class LivePanes:
         self._has_images = self._is_compared = False
         self._differing: str | None = None  # the key that differs first
 
-    # What is shown
-
     def show_state(self, state: LiveState, num_envs: int, *, is_edit: bool) -> bool:
         """Show where the session is in its history; return True if a comparison begins or ends.
 
@@ -311,8 +309,6 @@ class LivePanes:
             self.chosen_plots = (*self.plot_names, name)[-MAX_PLOTS:]
         if self.front != "values":
             self.front = "plots"
-
-    # Layout
 
     def arrange(self, tab: Widget, *, is_manual: bool, num_envs: int) -> None:
         """Display the panes that have room."""

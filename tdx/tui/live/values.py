@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.chain_status import truncate
+from tdx.tui.chain_status import truncate, truncate_middle
 from tdx.tui.line_widgets import LineList, TextLine
-from tdx.tui.profile.numbers import format_duration
+from tdx.tui.profile.numbers import NUMBER_WIDTH, format_duration, format_number
 
 _BARS = "▁▂▃▄▅▆▇█"
 _BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
 _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "muted")}
-_NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
 _MIN_WITH_BARS, _MIN_WITH_DELTA = 18, 30
@@ -88,7 +87,7 @@ class _LineBuilder:
         left = self.width - 5 - self.name
         changed = "changed".ljust(_CHANGED_WIDTH) if _has_changed(left) else ""
         kind = "shape and dtype".ljust(_DTYPE_WIDTH) if _has_dtype(left) else ""
-        numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
+        numbers = "".join(name.rjust(NUMBER_WIDTH) for name in ("min", "mean", "max"))
         title = f"    {'version'.ljust(self.name + 1)}{changed}{kind}{numbers} histogram"
         return title, "muted"
 
@@ -115,7 +114,7 @@ class _LineBuilder:
         head: list[tuple[str, str]] = [
             sign,
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
-            (truncate(value.version, self.name).ljust(self.name + 1), name_style),
+            (truncate_middle(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (
@@ -152,12 +151,12 @@ class _LineBuilder:
         elif left < _COLUMNS_WIDTH + (len(flag) + 1 if flag else 0):
             yield from self._short(value, left, style)
         elif value.minimum == value.maximum and value.mean is not None and not value.nans:
-            yield (_value_text(value).rjust(2 * _NUMBER_WIDTH), style)
+            yield (_value_text(value).rjust(2 * NUMBER_WIDTH), style)
         else:
             for number in (value.minimum, value.mean, value.maximum):
-                yield (_format_number(number).rjust(_NUMBER_WIDTH), style)
+                yield (format_number(number).rjust(NUMBER_WIDTH), style)
             yield (f" {_histogram_bars(value.histogram).ljust(8)}", "secondary")
-            room = left - 3 * _NUMBER_WIDTH - 11
+            room = left - 3 * NUMBER_WIDTH - 11
             if room > 12 and not flag:
                 yield (f" {truncate(_value_text(value), room)}", "muted")
         if flag:
@@ -170,7 +169,7 @@ class _LineBuilder:
         room = max(0, left - len(bars) - 1 - (len(flag) + 1 if flag else 0))
         text = _value_text(value)
         if len(text) > room and value.minimum is not None:
-            text = f"{_format_number(value.minimum)} … {_format_number(value.maximum)}"
+            text = f"{format_number(value.minimum)} … {format_number(value.maximum)}"
             if len(text) > room and value.maximum is not None:
                 text = f"{value.minimum:.2g} … {value.maximum:.2g}"
         yield (truncate(text, room).ljust(room + 1), style)
@@ -179,7 +178,7 @@ class _LineBuilder:
     def _comparison_parts(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
         """Yield the previous value, the value, and their difference."""
         has_delta = left >= _MIN_WITH_DELTA
-        room = max(4, (left - 3 - (_NUMBER_WIDTH + 2 if has_delta else 0)) // 2)
+        room = max(4, (left - 3 - (NUMBER_WIDTH + 2 if has_delta else 0)) // 2)
         if value.change == "same":
             # The text may reach into the columns of the difference, but leaves room for the note.
             note = "   unchanged" if left - len("   unchanged") >= 5 else ""
@@ -192,7 +191,7 @@ class _LineBuilder:
         yield (" → ", "accent")
         yield (truncate(_value_text(value), room).ljust(room), "plain")
         if has_delta and value.delta is not None:
-            yield (f" Δ{_format_number(value.delta)}".rjust(_NUMBER_WIDTH + 2), "warn")
+            yield (f" Δ{format_number(value.delta)}".rjust(NUMBER_WIDTH + 2), "warn")
 
 
 def _has_changed(left: int) -> bool:
@@ -238,13 +237,6 @@ def _histogram_bars(counts: tuple[int, ...]) -> str:
     return "".join(_BARS[min(7, math.ceil(7 * count / most))] if count else " " for count in counts)
 
 
-def _format_number(number: float | None) -> str:
-    if number is None:
-        return "–"
-    text = f"{number:.4g}"
-    return text if len(text) < _NUMBER_WIDTH else f"{number:.1e}"
-
-
 class ValueTable(LineList):
     """Shows the values of a trace."""
 
@@ -273,9 +265,10 @@ previous step, or to the step marked with `m`."""
 
     def show_view(self, view: TraceView) -> None:
         """Show a trace; the cursor follows the selected stage until it is moved."""
+        follows = self._followed is not None and self.cursor == self._followed[1]
         self.view = view
         self._fill()
-        if self._followed is not None and self.cursor == self._inside(self._followed[1]):
+        if follows and self._followed is not None:
             stage, line = self._followed
             if self._heading_of(stage) != line:
                 self.go_to_stage(stage)

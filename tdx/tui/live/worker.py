@@ -49,9 +49,9 @@ from tdx.tui.live.messages import (
     LiveState,
     Pause,
     Reset,
+    RunSession,
     RunSteps,
     SessionInfo,
-    SessionSettings,
     SetActionSource,
     SetPanes,
     SetRate,
@@ -89,7 +89,7 @@ class LivePlayer:
     def __init__(
         self,
         env: EnvBase | StackEnv,
-        request: SessionSettings,
+        request: RunSession,
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
         earlier: LiveSession | None = None,
@@ -150,7 +150,7 @@ class LivePlayer:
         is_complete = self.replay is None or self.replay.is_done
         return bool(self.session.tracer.steps) and is_complete
 
-    def resume(self, request: SessionSettings, push: Push) -> None:
+    def resume(self, request: RunSession, push: Push) -> None:
         """Continue after another session was shown."""
         self._push = push
         self._pushed_late.clear()
@@ -183,8 +183,6 @@ class LivePlayer:
         if not self.is_running:
             return None
         return max(0.0, self._due_time - self._clock())
-
-    # Commands
 
     def _execute(self, command: Command) -> None:
         if isinstance(command, Reset):
@@ -260,8 +258,6 @@ class LivePlayer:
             shortest = min(command.path, os.path.relpath(command.path), key=len)
             self._message = f"dumped {kept.steps:,} steps to {shortest}"
 
-    # Stepping
-
     def _repeat(self, until: float) -> None:
         """Repeat steps of the earlier session for a moment."""
         replay = self.replay
@@ -331,8 +327,6 @@ class LivePlayer:
             problem = replace(problem, where=where)
         self._problem = with_app_hint(problem)
 
-    # Calls that take long
-
     @property
     def steps(self) -> int:
         """Number of completed steps."""
@@ -371,8 +365,6 @@ class LivePlayer:
         view = session.view(index, against=self.reference, row=self.row)
         self._push(f"late {index}", LateTrace(view, images))
         return True
-
-    # Updates
 
     def _push_info(self) -> None:
         info = SessionInfo(
@@ -527,11 +519,11 @@ class StepWatch:
             return self._is_inside and self._calls == call and self._player.push_completed()
 
 
-OpenEnv = Callable[[SessionSettings, int, ExitStack], "EnvBase | StackEnv"]
+OpenEnv = Callable[[RunSession, int, ExitStack], "EnvBase | StackEnv"]
 _KEPT = 2
 
 
-def run_session(request: SessionSettings, job: Job) -> None:
+def run_session(request: RunSession, job: Job) -> None:
     """Step an env until the request is cancelled."""
     job.activity.begin(f"building {request.pipeline.env.id}", 0)
     player = job.get_cached("rollouts", lambda: Rollouts(activity=job.activity)).open(
@@ -547,7 +539,7 @@ def run_session(request: SessionSettings, job: Job) -> None:
                 job.wait(seconds)
 
 
-def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
     """Build and seed the env with its chain.
 
     The seed is that of the env and of the global generators, if the pipeline has none.
@@ -570,7 +562,7 @@ def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase
 class Rollout:
     """A session with its env."""
 
-    request: SessionSettings
+    request: RunSession
     seed: int
     player: LivePlayer
     closing: ExitStack
@@ -592,7 +584,7 @@ class Rollouts:
         self._open_env, self._clock, self._activity = open_env, clock, activity
         self._kept: list[Rollout] = []
 
-    def open(self, request: SessionSettings, push: Push) -> LivePlayer:
+    def open(self, request: RunSession, push: Push) -> LivePlayer:
         """Continue or start a session; if the env cannot be built, the kept sessions remain."""
         is_whole = request.repeat and request.until is None
         for kept in self._kept:

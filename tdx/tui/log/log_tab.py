@@ -187,8 +187,6 @@ class LogTab(SearchableTab):
         self.set_class(event.size.height < _LOW_HEIGHT, "-low")
         self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
 
-    # ------------------------------------------------------------------ commands
-
     def action_filter(self) -> None:
         names = list(FILTERS)
         self.show_only(names[(names.index(self.filter_name) + 1) % len(names)])
@@ -238,13 +236,9 @@ class LogTab(SearchableTab):
         self._show_details()
         self.show_match_count()
 
-    # ------------------------------------------------------------------ search
-
     def show_match_count(self) -> None:
         self.query_one(LogView).highlight(self.search_words)
         super().show_match_count()
-
-    # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
         """Show the entries that pass the filter."""

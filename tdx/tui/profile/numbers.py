@@ -1,4 +1,4 @@
-"""Number formatting and text bars of the Profile tab."""
+"""Number formatting and text bars."""
 
 from __future__ import annotations
 
@@ -13,6 +13,23 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 
 Unit = Literal["µs", "ms", "s"]
 _MICROS: dict[Unit, float] = {"µs": 1.0, "ms": 1e3, "s": 1e6}
+
+
+NUMBER_WIDTH = 9
+"""Width of a column of numbers with four digits, with a space before them."""
+
+
+def format_number(number: float | None) -> str:
+    """Format a number with four significant digits, in less than a column.
+
+    Example:
+        >>> format_number(0.00033157), format_number(-21.4), format_number(None)
+        ('3.3e-04', '-21.4', '–')
+    """
+    if number is None:
+        return "–"
+    text = f"{number:.4g}"
+    return text if len(text) < NUMBER_WIDTH else f"{number:.1e}"
 
 
 def choose_unit(micros: float) -> Unit:

@@ -22,9 +22,8 @@ from tdx.tui.profile.measurement import (
     DraftAdvice,
     MeasurementController,
 )
-from tdx.tui.profile.messages import EXTRAS, Extra
+from tdx.tui.profile.messages import EXTRAS, Extra, FindAdvice, MeasurePipeline
 from tdx.tui.profile.numbers import format_time
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,
@@ -196,8 +195,6 @@ class ProfileTab(SearchableTab):
         self._show_summary()
         self._show_selected_part()
 
-    # ------------------------------------------------------------------ commands
-
     def action_measure(self) -> None:
         if self._can_start():
             workspace = self.workspace
@@ -324,15 +321,11 @@ class ProfileTab(SearchableTab):
             at = runs.index(self.measurement.shown) + by
             self._choose(runs[max(0, min(at, len(runs) - 1))])
 
-    # ------------------------------------------------------------------ search
-
     def start_search(self) -> bool:
         if self.query_one(CostTable).display:
             return super().start_search()
         self.notify("no measurement yet; press r", timeout=2)
         return True
-
-    # ------------------------------------------------------------------ mouse and fields
 
     @on(Button.Pressed)
     def _run_button_command(self, event: Button.Pressed) -> None:
@@ -369,8 +362,6 @@ class ProfileTab(SearchableTab):
     def _choose(self, run: ProfileRun) -> None:
         self.measurement.shown = run
         self._show_run()
-
-    # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
         """Show the progress or the current run."""

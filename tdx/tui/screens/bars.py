@@ -64,8 +64,9 @@ class StatusBar(Static):
     def render(self) -> Content:
         draft, status, errors = self.workspace.draft, self.workspace.status, self.workspace.errors
         source = draft.file
-        if source is None and draft.env is not None and self.workspace.stack is not None:
-            # A checkpoint or a function was opened: there is no pipeline file.
+        is_opened = self.workspace.is_unread or self.workspace.stack is not None
+        if source is None and draft.env is not None and is_opened:
+            # A checkpoint or a function: there is no pipeline file.
             source = draft.env.id
         name = "new pipeline" if source is None else Path(source).name
         dot = " ●" if self.workspace.editor.is_modified else ""
@@ -214,7 +215,7 @@ class HintBar(Static):
         draft = self.workspace.draft
         if draft.env is not None:
             self.hints.mark_done("env")
-        if draft.stages:
+        if draft.stages or self.workspace.is_unread:
             self.hints.mark_done("stages")
         self.refresh()
 

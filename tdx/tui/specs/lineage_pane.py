@@ -83,8 +83,6 @@ class LineagePane(Static):
             return ""
         return f"stage {place} {stages[place].config.name}: "
 
-    # ------------------------------------------------------------------ stacks of other libraries
-
     def _observe(self) -> Lineage | None:
         """Return what was observed of the stack; ask the worker once for each revision."""
         workspace, status = self.workspace, self.workspace.status

@@ -252,8 +252,6 @@ key, `reward@0` is what the env writes, and `reward@1` what the first stage make
         room = self.size.height - len(self.query_one(SpecList).lines) - _HEADINGS
         self.query_one(LineagePane).show_line(line, room)
 
-    # ------------------------------------------------------------------ what is shown
-
     @property
     def _here(self) -> str:
         return str(self.workspace.place) if self.is_whole else _HERE

@@ -89,7 +89,7 @@ LinePath = tuple[str, ...]
 LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
 _MIN_KEY, _MAX_DOMAIN = 10, 16
 """Width that a key keeps, and width for which keys are shortened."""
-_GAPS = 6
+_GAPS = 7
 """Width of the sign and the spaces between the columns."""
 LANES: tuple[Direction, ...] = ("forward", "inverse")
 

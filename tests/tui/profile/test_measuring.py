@@ -14,8 +14,15 @@ from tdx.pipeline import EnvConfig, Pipeline
 from tdx.profiling.plain import RolloutMode
 from tdx.tui.backend.client import Backend, RequestError
 from tdx.tui.backend.messages import Job
-from tdx.tui.profile.messages import EXTRAS, PARTIAL, PROGRESS, Costs, ProfileProgress
-from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import (
+    EXTRAS,
+    PARTIAL,
+    PROGRESS,
+    Costs,
+    FindAdvice,
+    MeasurePipeline,
+    ProfileProgress,
+)
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 from tests.programs import exhaustive
