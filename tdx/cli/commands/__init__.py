@@ -204,12 +204,9 @@ class _Group(_WithDefaults, FastGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and cmd_name in self.functions:
-            self.commands[cmd_name] = self.build(cmd_name)
+            path = f"{self.name} {cmd_name}"
+            self.commands[cmd_name] = _build_command(path, self.functions[cmd_name])
         return self.commands.get(cmd_name)
-
-    def build(self, name: str) -> Any:
-        """Build the command with this name."""
-        return _build_command(name, self.functions[name])
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the first example of the first commands."""
@@ -272,22 +269,22 @@ class _RootGroup(_Group):
         return list(ROOT_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in ROOT_COMMANDS:
-            self.commands[cmd_name] = self.build(cmd_name)
-        return self.commands.get(cmd_name)
-
-    def build(self, name: str) -> Any:
-        if name in _GROUPS:
-            group = typer.Typer(
+        if cmd_name in self.commands or cmd_name not in ROOT_COMMANDS:
+            return self.commands.get(cmd_name)
+        if cmd_name in _GROUPS:
+            app = typer.Typer(
                 **_SETTINGS,
-                name=name,
-                cls=_GROUPS[name],
-                help=ROOT_COMMANDS[name][1],
-                callback=_no_callback,
+                name=cmd_name,
+                cls=_GROUPS[cmd_name],
+                help=ROOT_COMMANDS[cmd_name][1],
+                callback=lambda: None,  # Makes Typer build a group for an app without commands.
                 add_completion=False,
             )
-            return get_command(group)
-        return _build_command(name, _import_functions(name)[name], _CLASSES.get(name, _Command))
+            command: Any = get_command(app)
+        else:
+            command = _build_command(cmd_name, _import_functions(cmd_name)[cmd_name])
+        self.commands[cmd_name] = command
+        return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help with the summaries of the commands."""
@@ -370,10 +367,6 @@ class _ProfileGroup(_Group):
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in super().list_commands(ctx) if name != _DEFAULT_COMMAND]
 
-    def build(self, name: str) -> Any:
-        command_class = _DefaultCommand if name == _DEFAULT_COMMAND else _Command
-        return _build_command(name, self.functions[name], command_class)
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return (None if name == _DEFAULT_COMMAND else name), command, rest
@@ -403,7 +396,10 @@ class _SchemaCommand(_Command):
         return super().parse_args(ctx, args)
 
 
-_CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
+_CLASSES: Mapping[str, type[_Command]] = {
+    "schema": _SchemaCommand,
+    f"profile {_DEFAULT_COMMAND}": _DefaultCommand,
+}
 """Class of each command that differs from the others."""
 _GROUPS: Mapping[str, type[_Group]] = {
     "inspect": _InspectGroup,
@@ -425,13 +421,15 @@ def build_root() -> Any:
     )
 
 
-def _build_command(name: str, function: Function, command_class: type[_Command] = _Command) -> Any:
+def _build_command(path: str, function: Function) -> Any:
+    """Build the command with these words after ``tdx``."""
     # The help is the docstring: paragraphs on one line each, and the examples at the end.
     paragraphs = (getdoc(function) or "").split("\n\n")
     prose = [" ".join(text.split()) for text in paragraphs if not EXAMPLE.match(text)]
     examples = "\n".join(f"  {text}" for text in paragraphs if EXAMPLE.match(text))
     help = "\n\n".join([*prose, f"Examples:\n{examples}"])
     app = typer.Typer(**_SETTINGS, add_completion=False)
+    name, command_class = path.split()[-1], _CLASSES.get(path, _Command)
     app.command(name, cls=command_class, help=help)(expand_options(function))
     command: Any = get_command(app)
     for param in command.params:
@@ -509,10 +507,6 @@ def _cut(line: str, width: int) -> str:
     return line if len(line) <= width else f"{line[: width - 2].rstrip()} …"
 
 
-def _no_callback() -> None:
-    """Make Typer build a group for an app without commands."""
-
-
 def _print_version(requested: bool) -> None:
     if requested:
         print(f"tdx {__version__}")
@@ -538,19 +532,16 @@ def expand_options(command: Function) -> Function:
     groups = {
         name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)
     }
-
     is_dialog = DialogOptions in groups.values()
 
     @functools.wraps(command)
     def with_options(**values: Any) -> int | None:
         # A dialog hides its messages itself, but not its questions.
         with hidden_messages(False if is_dialog else values.pop("quiet")):
-            return with_groups(**values)
-
-    def with_groups(**values: Any) -> int | None:
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        return command(**values)
+            for name, kind in groups.items():
+                given = {field.name: values.pop(field.name) for field in fields(kind)}
+                values[name] = kind(**given)
+            return command(**values)
 
     own = [
         parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
