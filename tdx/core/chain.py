@@ -307,6 +307,11 @@ class StageForms:
         return type(self.stage).__name__
 
     @property
+    def label(self) -> str:
+        """The stage in a sentence: ``stage 0 (StepCounter)``."""
+        return f"stage {self.index} ({self.name})"
+
+    @property
     def is_opaque(self) -> bool:
         """True if it may read and write any entry of a step's output."""
         return self.writes is None
