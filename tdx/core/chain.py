@@ -17,7 +17,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.env_specs import EnvSpecs, spec_on
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together, owner
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together
 from tdx.foundation.errors import ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
@@ -348,13 +348,12 @@ def stage_forms(index: int, stage: Transform) -> StageForms:
     if chunk_kernel is not None:
         reads, writes = chunk_kernel.reads, chunk_kernel.writes
         return StageForms(index, stage, chunk_kernel, dict_step, reads, writes)
-    if not any(_overrides(kind, hook) for hook in _HOOKS):
+    if not stage._overrides(*_HOOKS):
         reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
         return StageForms(index, stage, None, dict_step, reads, writes)
     # `_call` gets the output of a step only.
-    sees_input = kind is not CallableTransform and any(
-        _overrides(kind, hook) for hook in _HOOKS if hook != "_call"
-    )
+    in_steps = (hook for hook in _HOOKS if hook != "_call")
+    sees_input = kind is not CallableTransform and stage._overrides(*in_steps)
     return StageForms(index, stage, None, None, None, None, sees_input)
 
 
@@ -366,8 +365,3 @@ def dict_step_of(stage: Transform) -> DictStep | None:
     kind: type = type(stage)
     implements = implements_together(kind, "make_dict_step", ("_step", "_call"))
     return stage.make_dict_step() if implements else None
-
-
-@cache
-def _overrides(kind: type, hook: str) -> bool:
-    return owner(kind, hook) is not Transform
