@@ -91,6 +91,12 @@ def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
     return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
+def all_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
+    """Return the leaves of all parts of an input or output spec by key."""
+    parts = (part for part in spec.values() if part is not None)
+    return {key: leaf for part in parts for key, leaf in spec_leaves(part).items()}
+
+
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of the leaves of a TensorDict."""
     keys = tensor_keys(tensordict)

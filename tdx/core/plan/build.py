@@ -21,6 +21,7 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
+from tdx.specs.violations import all_leaves
 
 Executor = Literal["planned", "eager"]
 When = Literal["immediate", "deferred", "fused"]
@@ -367,9 +368,7 @@ def _eager_reasons(
 
 def _read_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
     """Every key that a stage reads has to be an existing tensor, not a group."""
-    present = {
-        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
-    }
+    present = set(all_leaves(base.output_spec))
     for forms in stages:
         for key in forms.reads or ():
             if key not in present:

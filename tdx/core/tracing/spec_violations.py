@@ -23,6 +23,7 @@ from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
 from tdx.specs.violations import (
     SpecViolation,
+    all_leaves,
     check_batch_size,
     entry_keys,
     find_violations,
@@ -397,8 +398,8 @@ class _HookChecker:
         specs, given = self._leaves.specs, self._given
         assert given is not None
         after, before = specs[index + 1], specs[index]
-        added = _leaf_keys(after.output_spec) - _leaf_keys(before.output_spec)
-        inputs = {key for stage in specs for key in _leaf_keys(stage.input_spec)}
+        added = all_leaves(after.output_spec).keys() - all_leaves(before.output_spec).keys()
+        inputs = {key for stage in specs for key in all_leaves(stage.input_spec)}
         message = "a step reads it from the previous step, but it is not declared as state"
         hint = "add it to full_state_spec in transform_input_spec, so that batched envs pass it on"
         violations = [
@@ -424,10 +425,6 @@ class _HookChecker:
                 self._reported.add(violation.identity)
                 name = self._leaves.specs[index + 1].name
                 self.violations.append(violation if index < 0 else violation.at_stage(index, name))
-
-
-def _leaf_keys(spec: Composite) -> set[NestedKey]:
-    return {key for part in spec.values() for key in spec_leaves(part)}
 
 
 @contextmanager
