@@ -37,8 +37,8 @@ from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.foundation.torch_internals import exporting, is_exporting, version_of
+from tdx.specs.composite import all_leaves, spec_leaves
 from tdx.specs.leaf import domain_text, leaf_spec
-from tdx.specs.violations import all_leaves, spec_leaves
 
 SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")

@@ -184,7 +184,7 @@ def _locate_failure(env: TransformedEnv, error: Exception) -> tuple[TdxError, in
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """Yield errors for in-keys that the env before a stage neither returns nor takes."""
     from tdx.core.transforms.spec_maps import missing_key_error
-    from tdx.specs.violations import all_leaves
+    from tdx.specs.composite import all_leaves
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):

@@ -20,8 +20,8 @@ from tdx.core.transforms.kernels import owner
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.specs import Composite
+from tdx.specs.composite import all_leaves
 from tdx.specs.non_tensor import NonTensor
-from tdx.specs.violations import all_leaves
 
 Executor = Literal["planned", "eager"]
 When = Literal["immediate", "deferred", "fused"]

@@ -22,7 +22,7 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.patches import Patches
-from tdx.specs.violations import all_leaves
+from tdx.specs.composite import all_leaves
 
 Hooked = Callable[..., Any]
 

@@ -21,14 +21,13 @@ from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, read
 from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
+from tdx.specs.composite import all_leaves, spec_leaves
 from tdx.specs.violations import (
     SpecViolation,
-    all_leaves,
     check_batch_size,
     entry_keys,
     find_violations,
     get_entry,
-    spec_leaves,
     unique_violations,
 )
 

@@ -24,7 +24,7 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_ke
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.specs.arguments import where
-from tdx.specs.violations import spec_leaves
+from tdx.specs.composite import spec_leaves
 
 DefaultValue = (
     float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None
