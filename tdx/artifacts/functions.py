@@ -37,8 +37,8 @@ from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.foundation.torch_internals import exporting, is_exporting, version_of
+from tdx.specs.composite import all_leaves, spec_leaves
 from tdx.specs.leaf import domain_text, leaf_spec
-from tdx.specs.violations import spec_leaves
 
 SPLIT_HINT = "export the part before it: --split"
 _RANDOM = re.compile(r"aten\.(rand|normal|bernoulli|multinomial|exponential|uniform|poisson)")
@@ -265,9 +265,7 @@ class _Chain:
         }
         # Specs of what the functions return, by key.
         self.declared = {"act": spec_leaves(base.input_spec["full_action_spec"])}
-        self.declared["reset"] = self.declared["step"] = {
-            key: spec for whole in specs[1].values() for key, spec in spec_leaves(whole).items()
-        }
+        self.declared["reset"] = self.declared["step"] = all_leaves(specs[1])
         self.outputs = {"act": _names(self.declared["act"], taken=self.keys)}
         self.slots: dict[str, _Slot] = {}
         self.carried: dict[str, NestedKey] = {}  # entries of the last call that a step may read

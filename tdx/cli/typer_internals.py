@@ -36,48 +36,43 @@ class _ValueReader:
         return value
 
 
-def _prepare_parameters(params: list[Any]) -> list[Any]:
-    """Let parameters read values without pydantic, and complete only printable words.
+def _prepared(param: Any) -> Any:
+    """Let a parameter read values without pydantic, and complete only printable words.
 
     Completions may come from an env or a dump, with control characters in them.
     """
+    if "shell_complete" in vars(param):
+        return param
+    if hasattr(param, "type_descriptor"):
+        reader = _ValueReader(param.type_descriptor.parameter_info.parser)
+        param.get_runtime_param = lambda: reader
+    if getattr(param, "is_flag", False) and param.metavar is None:
+        # Typer would print <bool> after a flag, which takes no value.
+        param.metavar = ""
+    complete = param.shell_complete
 
-    def prepare(param: Any) -> None:
-        if hasattr(param, "type_descriptor"):
-            reader = _ValueReader(param.type_descriptor.parameter_info.parser)
-            param.get_runtime_param = lambda: reader
-        if getattr(param, "is_flag", False) and param.metavar is None:
-            # Typer would print <bool> after a flag, which takes no value.
-            param.metavar = ""
-        if "shell_complete" in vars(param):
-            return
-        complete = param.shell_complete
+    def complete_printable(ctx: typer.Context, incomplete: str) -> list[Any]:
+        items = [item for item in complete(ctx, incomplete) if is_printable(item.value)]
+        for item in items:
+            item.help = item.help and escape_control_characters(item.help)
+        return items
 
-        def complete_printable(ctx: typer.Context, incomplete: str) -> list[Any]:
-            items = [item for item in complete(ctx, incomplete) if is_printable(item.value)]
-            for item in items:
-                item.help = item.help and escape_control_characters(item.help)
-            return items
-
-        param.shell_complete = complete_printable
-
-    for param in params:
-        prepare(param)
-    return params
+    param.shell_complete = complete_printable
+    return param
 
 
 class FastCommand(TyperCommand):
     """A command that loads no pydantic and completes printable words only."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _prepare_parameters(super().get_params(ctx))
+        return [_prepared(param) for param in super().get_params(ctx)]
 
 
 class FastGroup(TyperGroup):
     """A group of commands that loads no pydantic and completes printable words only."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _prepare_parameters(super().get_params(ctx))
+        return [_prepared(param) for param in super().get_params(ctx)]
 
 
 def use_zsh_descriptions() -> None:

@@ -6,7 +6,7 @@ transform alone; hooks that a subclass overrides are called as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 from weakref import WeakSet
@@ -17,7 +17,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.env_specs import EnvSpecs, spec_on
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together, owner
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together
 from tdx.foundation.errors import ChainError
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
@@ -60,16 +60,12 @@ class ChainSpecs(EnvSpecs):
     @property
     def output_spec(self) -> Composite:
         """What the env returns after the chain; locked."""
-        self.compute()
-        assert self._output_spec is not None
-        return self._output_spec
+        return self.compute()[-1].output_spec
 
     @property
     def input_spec(self) -> Composite:
         """What the env takes before the chain; locked."""
-        self.compute()
-        assert self._input_spec is not None
-        return self._input_spec
+        return self.compute()[-1].input_spec
 
     @property
     def is_locked(self) -> bool:  # type: ignore[override]
@@ -92,8 +88,7 @@ class ChainSpecs(EnvSpecs):
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
         self._changes += 1
-        self._known_version = self._placed_version = self._stages_version = -1.0
-        self._input_spec = self._output_spec = None
+        self._known_version = self._placed_version = -1.0
         self._cache: dict[str, Any] = {}
         self._stage_specs: list[StageSpecs] = []
 
@@ -108,28 +103,18 @@ class ChainSpecs(EnvSpecs):
             self._placed_version = version
         return self
 
-    def compute(self) -> None:
-        """Compute the specs if the env inside or the chain has changed."""
-        inner = self.inner
-        if self._output_spec is not None and inner.env_specs.version == self._known_version:
-            return
-        known = inner.input_spec, inner.output_spec
-        self.placed()
-        self.chain.follow_env_device(inner.device)
-        input_spec, output_spec = self.chain.transform_specs(*known)
-        self._input_spec = self._locked(input_spec)
-        self._output_spec = self._locked(output_spec)
-        self._cache = {}
-        self._known_version = inner.env_specs.version
-
-    def after_each_stage(self) -> list[StageSpecs]:
+    def compute(self) -> list[StageSpecs]:
         """Return the specs before the chain and after each stage; see :func:`stage_specs`.
 
-        They are computed again only if the env inside or the chain has changed.
+        They are computed again only if the env inside or the chain has changed. The last ones are
+        those of the env.
         """
-        if self._stage_specs and self.inner.env_specs.version == self._stages_version:
-            return list(self._stage_specs)
-        result = stage_specs(self.inner)
+        inner = self.inner
+        if inner.env_specs.version == self._known_version:
+            return self._stage_specs
+        result = stage_specs(inner)
+        self.placed()
+        self.chain.follow_env_device(inner.device)
         for stage in self.stages:
             before = result[-1]
             try:
@@ -138,11 +123,18 @@ class ChainSpecs(EnvSpecs):
                 if not isinstance(self.chain, Compose):
                     raise
                 where = "the computation of its specs"
-                raise self.chain.locate_error(error, stage, where) from None
+                raise self.chain.locate_error(error, stage, where) from error.__cause__
             locked = [spec if spec.is_locked else spec.lock_() for spec in after]
             result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *locked))
-        self._stage_specs, self._stages_version = result, self.inner.env_specs.version
-        return list(result)
+        last = result[-1]
+        result[-1] = replace(
+            last,
+            input_spec=self._locked(last.input_spec),
+            output_spec=self._locked(last.output_spec),
+        )
+        self._stage_specs, self._cache = result, {}
+        self._known_version = inner.env_specs.version
+        return result
 
     def _locked(self, spec: Composite) -> Composite:
         if self.device is not None and spec.device != self.device:
@@ -239,7 +231,7 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
     specs = env.env_specs
     if not isinstance(specs, ChainSpecs):
         return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
-    return specs.after_each_stage()
+    return list(specs.compute())
 
 
 # Capabilities that a class declares
@@ -307,6 +299,11 @@ class StageForms:
         return type(self.stage).__name__
 
     @property
+    def label(self) -> str:
+        """The stage in a sentence: ``stage 0 (StepCounter)``."""
+        return f"stage {self.index} ({self.name})"
+
+    @property
     def is_opaque(self) -> bool:
         """True if it may read and write any entry of a step's output."""
         return self.writes is None
@@ -343,13 +340,12 @@ def stage_forms(index: int, stage: Transform) -> StageForms:
     if chunk_kernel is not None:
         reads, writes = chunk_kernel.reads, chunk_kernel.writes
         return StageForms(index, stage, chunk_kernel, dict_step, reads, writes)
-    if not any(_overrides(kind, hook) for hook in _HOOKS):
+    if not stage._overrides(*_HOOKS):
         reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
         return StageForms(index, stage, None, dict_step, reads, writes)
     # `_call` gets the output of a step only.
-    sees_input = kind is not CallableTransform and any(
-        _overrides(kind, hook) for hook in _HOOKS if hook != "_call"
-    )
+    in_steps = (hook for hook in _HOOKS if hook != "_call")
+    sees_input = kind is not CallableTransform and stage._overrides(*in_steps)
     return StageForms(index, stage, None, None, None, None, sees_input)
 
 
@@ -361,8 +357,3 @@ def dict_step_of(stage: Transform) -> DictStep | None:
     kind: type = type(stage)
     implements = implements_together(kind, "make_dict_step", ("_step", "_call"))
     return stage.make_dict_step() if implements else None
-
-
-@cache
-def _overrides(kind: type, hook: str) -> bool:
-    return owner(kind, hook) is not Transform

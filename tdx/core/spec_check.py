@@ -16,6 +16,7 @@ from tdx.core.envs.failures import env_errors
 from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.foundation.keys import NestedKey, sibling_key, split_key
 from tdx.specs import TensorSpec
+from tdx.specs.composite import spec_leaves
 from tdx.specs.non_tensor import holds_objects
 from tdx.specs.violations import (
     Phase,
@@ -24,7 +25,6 @@ from tdx.specs.violations import (
     entry_keys,
     find_violations,
     get_entry,
-    spec_leaves,
     unique_violations,
 )
 

@@ -213,11 +213,7 @@ class TransformedEnv(EnvBase, ChainOwner):
     def completed_step(
         self, tensordict: TensorDictBase, given_next: TensorDictBase | None = None
     ) -> TensorDictBase:
-        # `_current_eager_program` without computing the specs first, which is too slow here.
-        program = self._eager_program
-        if program is None or program.version != self.env_specs.inner.env_specs.version:
-            program = self._current_eager_program()
-        return program.step(tensordict, given_next)
+        return self._current_eager_program().step(tensordict, given_next)
 
     def completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
@@ -229,12 +225,12 @@ class TransformedEnv(EnvBase, ChainOwner):
 
     def _current_eager_program(self) -> EagerProgram:
         """Return the program of the eager step; built again if the env inside has changed."""
-        specs = self.env_specs
-        specs.compute()
-        program = self._eager_program
+        program, specs = self._eager_program, self.env_specs
         if program is None or program.version != specs.inner.env_specs.version:
+            # The stages learn from the specs which keys they read and write.
+            output_spec = specs.output_spec
             program = self._eager_program = EagerProgram(
-                specs.inner, specs.chain, specs.stages, specs.output_spec, by_hooks=self._by_hooks
+                specs.inner, specs.chain, specs.stages, output_spec, by_hooks=self._by_hooks
             )
         return program
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING
@@ -170,10 +171,13 @@ class EnvCache:
             env.close()
 
 
-def inspect_overview(pipeline: Pipeline, cache: EnvCache | None = None) -> ChainOverview:
+def inspect_overview(
+    pipeline: Pipeline, cache: EnvCache | None = None, samples: str | None = None
+) -> ChainOverview:
     """Inspect a pipeline without a reset or step, leaving out stages that fail.
 
-    The env stays open for the next call if there is a cache.
+    It may be a factory of a stack of any library; ``samples`` are a file or folder with the samples
+    of a stack without an env. The env stays open for the next call if there is a cache.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -181,12 +185,20 @@ def inspect_overview(pipeline: Pipeline, cache: EnvCache | None = None) -> Chain
         >>> [stage.problem and stage.problem.message for stage in result.stages]
         ['CatFrames needs the argument dim', None]
     """
-    env_cache = cache or EnvCache()
-    try:
-        return _OverviewBuilder(pipeline, env_cache).build()
-    finally:
-        if cache is None:
-            env_cache.close()
+    from tdx.pipeline import check_arguments
+
+    if cache is None:
+        with closing(EnvCache()) as own:
+            return inspect_overview(pipeline, own, samples)
+    if not (pipeline.is_factory and check_arguments(pipeline, cache.allow_code)):
+        try:
+            stack = cache.stack(pipeline, samples)
+        except TdxError as error:
+            stages = tuple(StageOverview(at, None) for at in range(len(pipeline.transforms)))
+            return ChainOverview(None, Problem.of(error), stages=stages)
+        if stack is not None:
+            return inspect_stack(stack, pipeline.env.id)
+    return _OverviewBuilder(pipeline, cache).build()
 
 
 class _OverviewBuilder:
@@ -196,7 +208,15 @@ class _OverviewBuilder:
         self.problems: dict[int, Problem] = {}
 
     def build(self) -> ChainOverview:
-        env_problem = self._check_arguments()
+        from tdx.pipeline import check_arguments
+
+        env_problem: Problem | None = None
+        for error in check_arguments(self.pipeline, self.cache.allow_code):
+            stage = error.where.stage
+            if stage is None:
+                env_problem = env_problem or Problem.of(error)
+            else:
+                self.problems.setdefault(stage, Problem.of(error))
         if env_problem is None:
             try:
                 base = self.cache.base(self.pipeline.env)
@@ -214,19 +234,6 @@ class _OverviewBuilder:
             for index in range(len(self.pipeline.transforms))
         )
         return ChainOverview(None, env_problem, stages=stages)
-
-    def _check_arguments(self) -> Problem | None:
-        """Record invalid stage arguments; return the problem of the env's arguments."""
-        from tdx.pipeline import check_arguments
-
-        env_problem = None
-        for error in check_arguments(self.pipeline, self.cache.allow_code):
-            stage = error.where.stage
-            if stage is None:
-                env_problem = env_problem or Problem.of(error)
-            else:
-                self.problems.setdefault(stage, Problem.of(error))
-        return env_problem
 
     def _build_env(self, base: EnvBase, working: Sequence[int]) -> TransformedEnv | None:
         """Build the env with its chain. Record the stages that fail and return ``None``."""
@@ -295,33 +302,6 @@ class _OverviewBuilder:
             *(trace_flow(flow, self.pipeline.env.id), tuple(working)),
             tuple(type(stage).__name__ for stage in chain_stages(base)),
         )
-
-
-def inspect_target(
-    pipeline: Pipeline, cache: EnvCache, samples: str | None = None
-) -> ChainOverview:
-    """Inspect a pipeline, which may be a factory of a stack of any library.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> cache = EnvCache()
-        >>> inspect_target(Pipeline.of("Pendulum-v1", "RewardSum"), cache).stack is None
-        True
-        >>> cache.close()
-    """
-    from tdx.pipeline import check_arguments
-    from tdx.stacks.building import opens_as_stack
-
-    is_stack = opens_as_stack(pipeline)
-    if is_stack and not (pipeline.is_factory and check_arguments(pipeline, cache.allow_code)):
-        try:
-            stack = cache.stack(pipeline, samples)
-        except TdxError as error:
-            stages = tuple(StageOverview(at, None) for at in range(len(pipeline.transforms)))
-            return ChainOverview(None, Problem.of(error), stages=stages)
-        if stack is not None:
-            return inspect_stack(stack, pipeline.env.id)
-    return inspect_overview(pipeline, cache)
 
 
 _MAX_ELEMENTS = 100

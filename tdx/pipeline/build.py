@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
-    from tdx.specs import Composite
 
 
 _ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
@@ -185,11 +184,12 @@ def _locate_failure(env: TransformedEnv, error: Exception) -> tuple[TdxError, in
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """Yield errors for in-keys that the env before a stage neither returns nor takes."""
     from tdx.core.transforms.spec_maps import missing_key_error
+    from tdx.specs.composite import all_leaves
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
         return
-    output, given = _leaf_keys(before.output_spec), _leaf_keys(before.input_spec)
+    output, given = list(all_leaves(before.output_spec)), list(all_leaves(before.input_spec))
     for key in _filter_unknown(transform.in_keys, {*output, *given}):
         yield missing_key_error(key, [*output, *given], "the env at this stage")
     for key in _filter_unknown(transform.in_keys_inv, {*given, *output}):
@@ -200,11 +200,6 @@ def _is_compose(transform: Transform) -> bool:
     from tdx.core.transforms import Compose
 
     return isinstance(transform, Compose)
-
-
-def _leaf_keys(spec: Composite) -> list[NestedKey]:
-    parts = [spec[part] for part in spec.keys() if spec[part] is not None]
-    return [normalize_key(key) for part in parts for key in part.keys(True, True)]
 
 
 def _filter_unknown(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:

@@ -138,9 +138,8 @@ class profile:  # noqa: N801 - it is used like a function
             names = tuple(type(stage).__name__ for stage in flatten_stages((target,)))
             device, envs, subject = "", 1, type(target).__name__
         else:
-            spec = target.specs()[-1].output_spec
             names = tuple(stage.name for stage in target.stages)
-            device, envs, subject = str(spec.device or "cpu"), spec.shape.numel(), target.name
+            device, envs, subject = target.device, target.num_envs or 1, target.name
         steps = np.array([_count_steps(block) for block in self._blocks], np.int64)
         mode = ModeProfile(
             mode="observed",

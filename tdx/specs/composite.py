@@ -1148,6 +1148,17 @@ def consolidate_spec(
     return consolidated
 
 
+def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
+    """Return the leaves of a composite by key."""
+    return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
+
+
+def all_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
+    """Return the leaves of all parts of an input or output spec by key."""
+    parts = (part for part in spec.values() if part is not None)
+    return {key: leaf for part in parts for key, leaf in spec_leaves(part).items()}
+
+
 def check_no_exclusive_keys(spec: TensorSpec | None, recurse: bool = True) -> bool:
     """Return True if all composites of a stack have the same keys.
 

@@ -15,7 +15,6 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import tensor_keys
 from tdx.specs.arguments import is_same_device
 from tdx.specs.bounded import Bounded
-from tdx.specs.composite import Composite
 from tdx.specs.non_tensor import holds_objects
 from tdx.specs.spec import TensorSpec
 
@@ -84,11 +83,6 @@ class SpecViolation:
         more = f"; {others} more violation{'s' if others > 1 else ''}" if others else ""
         where = Where(stage=self.stage, transform=self.transform, key=self.key)
         return CheckError(self.message + more, hint=self.hint, where=where)
-
-
-def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
-    """Return the leaves of a composite by key."""
-    return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:

@@ -63,7 +63,8 @@ def build_stack(
     if not pipeline.is_factory:
         from tdx.stacks.native import NativeStack
 
-        return NativeStack(build_env(pipeline, allow_code), pipeline)
+        env = build_checked_env(pipeline, allow_code, convert=convert_to_env)
+        return NativeStack(env, pipeline)
 
     for error in check_arguments(pipeline, allow_code):
         raise error

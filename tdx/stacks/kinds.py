@@ -168,12 +168,12 @@ def open_stack(target: object, samples: Sequence[Mapping[str, object]] | None = 
         raise ArgumentError(
             f"{describe_object(target)} takes no samples", hint="leave them out for an env"
         )
+    if is_stack(target):
+        return target
     for own in builtin_kinds():
         if own.accepts(target):
             _check_open(target)
             return own.open(target)
-    if is_stack(target):
-        return target
     for plugin, kind in plugin_kinds():
         try:
             accepted = kind.accepts(target)

@@ -141,6 +141,17 @@ class Stack(Protocol):
         ...
 
     @property
+    def num_envs(self) -> int | None:
+        """Number of envs in a step; ``None`` for a single env. Default: that of the specs."""
+        shape = self.specs()[-1].output_spec.shape
+        return shape.numel() if shape else None
+
+    @property
+    def device(self) -> str:
+        """Device of the observations. Default: that of the specs."""
+        return str(self.specs()[-1].output_spec.device or "cpu")
+
+    @property
     def batch_locked(self) -> bool:
         """True if the env takes one batch size only, which is the default."""
         return True

@@ -74,20 +74,15 @@ class InputQueue:
             event = self._waiting.popleft()
             if isinstance(event, MouseScrollEvent):
                 await self._deliver(event)
-            else:
-                await self._deliver_and_follow(event)
-
-    async def _deliver_and_follow(self, event: KeyboardEvent | MouseButtonEvent) -> None:
-        self._is_busy = True
-        self._serial = serial = self._serial + 1
-        screen = self._app.screen
-        path: Sequence[MessagePump] = self._target(event).ancestors_with_self
-        loop = asyncio.get_running_loop()
-        self._timeout = loop.call_later(
-            INPUT_TIMEOUT, lambda: self._app.call_later(self._complete, serial)
-        )
-        await self._deliver(event)
-        self._follow([*path, *path], lambda: self._settle(serial, screen))
+                continue
+            self._is_busy = True
+            self._serial += 1
+            path: Sequence[MessagePump] = self._target(event).ancestors_with_self
+            settle = partial(self._settle, self._serial, self._app.screen)
+            give_up = partial(self._app.call_later, self._complete, self._serial)
+            self._timeout = asyncio.get_running_loop().call_later(INPUT_TIMEOUT, give_up)
+            await self._deliver(event)
+            self._follow([*path, *path], settle)
 
     def _target(self, event: KeyboardEvent | MouseButtonEvent) -> Widget:
         """Return the widget that gets an event."""
@@ -116,7 +111,7 @@ class InputQueue:
         if now is screen:
             await self._complete(serial)
         else:
-            self._follow((now, self._app), lambda: self._complete(serial))
+            self._follow((now, self._app), partial(self._complete, serial))
 
     async def _complete(self, serial: int) -> None:
         if serial != self._serial or not self._is_busy:

@@ -176,6 +176,7 @@ def test_the_specs_after_each_stage_are_computed_once_per_change() -> None:
     inner = TransformedEnv(CountingEnv(), Compose(Counted()))
     env = TransformedEnv(inner, Compose(StepCounter()))
     assert stage_specs(env) == stage_specs(env)
+    assert stage_specs(env)[-1].output_spec is env.output_spec
     assert len(computed) == 1
     stage_specs(env).clear()
     inner.append_transform(RewardSum())

@@ -46,6 +46,26 @@ def instance_attributes(env: Any) -> list[set[str]]:
     return found + [set(stage.__dict__) for stage in env.stages]
 
 
+class WithoutSpaces(gymnasium.Env[float, int]):
+    """An env that does not declare its spaces, as some in projects of their own."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[float, dict[str, Any]]:
+        super().reset(seed=seed)
+        return 0.0, {}
+
+    def step(self, action: int) -> tuple[float, float, bool, bool, dict[str, Any]]:
+        return 0.0, 0.0, False, False, {}
+
+
+def test_env_without_spaces_is_measured() -> None:
+    env = WithoutSpaces()
+    with tdx.profile(env) as measured:
+        env.reset()
+        env.step(0)
+    assert measured.result.modes[0].steps.tolist() == [1]
+    assert measured.result.settings.num_envs == 1
+
+
 @pytest.mark.parametrize("planned", [True, False])
 def test_values_equal_those_of_an_unmeasured_rollout(planned: bool) -> None:
     results = []

@@ -23,7 +23,7 @@ from tdx import (
 from tdx.foundation.array_files import FileColumn
 from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.dataset_check import check_against_data, check_dataset, read_facts
-from tdx.inspection.overview import EnvCache, inspect_target
+from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.inspection.values_report import inspect_values
 from tdx.pipeline import EnvConfig
 from tdx.rollouts import DumpRequest, Goal, roll_out_shards
@@ -314,7 +314,7 @@ def test_images_of_a_dataset_in_another_range_are_found(image_folder: Path, tmp_
 def test_minari_dataset_opens_like_one_of_lerobot(minari_folder: Path, tmp_path: Path) -> None:
     for path in (minari_folder, write_dataset(tmp_path / "lerobot", [draw(30)])):
         cache = EnvCache()
-        overview = inspect_target(Pipeline.of(str(path)), cache)
+        overview = inspect_overview(Pipeline.of(str(path)), cache)
         cache.close()
         assert overview.stack is not None
         assert overview.stack.is_data

@@ -20,6 +20,7 @@ from tdx.core.transforms.kernels import owner
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.specs import Composite
+from tdx.specs.composite import all_leaves
 from tdx.specs.non_tensor import NonTensor
 
 Executor = Literal["planned", "eager"]
@@ -341,7 +342,7 @@ def _eager_reasons(
     if base.step_reads is None:
         yield f"{type(base).__name__} may read any entry in its steps"
     for forms in stages:
-        where, stage = f"stage {forms.index} ({forms.name})", forms.stage
+        where, stage = forms.label, forms.stage
         if stage.changes_batch and forms.chunk_kernel is None:
             yield f"{where} changes the batch size or the device"
         if forms.chunk_kernel is None and forms.sees_input:
@@ -362,20 +363,16 @@ def _eager_reasons(
                 yield "the envs of the batch have different specs"
     for forms in stages if policy_reads is not None else ():
         if forms.stage.changes_batch:
-            where = f"stage {forms.index} ({forms.name})"
-            yield f"{where} moves what the policy reads in each step"
+            yield f"{forms.label} moves what the policy reads in each step"
 
 
 def _read_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[str]:
     """Every key that a stage reads has to be an existing tensor, not a group."""
-    present = {
-        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
-    }
+    present = set(all_leaves(base.output_spec))
     for forms in stages:
         for key in forms.reads or ():
             if key not in present:
-                where = f"stage {forms.index} ({forms.name})"
-                yield f"{where} reads {format_key(key)}, which is not a tensor"
+                yield f"{forms.label} reads {format_key(key)}, which is not a tensor"
         present.difference_update(forms.drops)
         present.update(forms.writes or ())
 
@@ -387,10 +384,9 @@ def _inverse_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) 
         if not forms.stage.invertible:
             continue
         inner, outer = forms.stage.in_keys_inv, forms.stage.out_keys_inv
-        where = f"stage {forms.index} ({forms.name})"
         if not actions.issuperset(inner):
             other = next(key for key in inner if key not in actions)
-            yield f"the inverse of {where} maps {format_key(other)}, which is not an action"
+            yield f"the inverse of {forms.label} maps {format_key(other)}, which is not an action"
         actions = actions.difference(inner).union(outer)
     if actions != set(env.action_keys):
         yield "the action keys of the env differ from those of the chain"
@@ -403,14 +399,14 @@ def _feedback_reasons(base: EnvBase, stages: Sequence[StageForms]) -> Iterator[s
             for later in stages[forms.index + 1 :]:
                 if key in (later.writes or ()):
                     yield (
-                        f"stage {later.index} ({later.name}) rewrites {format_key(key)}, which "
-                        f"stage {forms.index} ({forms.name}) reads back in the next step"
+                        f"{later.label} rewrites {format_key(key)}, which "
+                        f"{forms.label} reads back in the next step"
                     )
     for key in base.step_reads or ():
         for forms in stages:
             if key in (forms.writes or ()) or key in forms.drops:
                 yield (
-                    f"stage {forms.index} ({forms.name}) changes {format_key(key)}, which "
+                    f"{forms.label} changes {format_key(key)}, which "
                     f"{type(base).__name__} reads back in the next step"
                 )
 
@@ -428,7 +424,7 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
                 limits = forms.stage.step_limits() if forms.chunk_kernel is not None else ()
                 counted = any(limit.done_key == key for limit in limits)
                 if key in (forms.writes or ()) and not counted:
-                    yield f"stage {forms.index} ({forms.name}) decides on {format_key(key)}"
+                    yield f"{forms.label} decides on {format_key(key)}"
 
 
 # Why workers cannot run whole chunks
@@ -437,8 +433,7 @@ def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[StageForms]) -> I
 def _stepwise_reasons(stages: Sequence[StageForms]) -> Iterator[str]:
     """Yield why the workers of an env get each step from this process."""
     for forms in stages:
-        stage = forms.stage
-        where = f"stage {forms.index} ({forms.name})"
+        where, stage = forms.label, forms.stage
         if forms.chunk_kernel is None:
             yield f"{where} has to see the steps of all rows one by one"
         elif stage.mixes_rows:

@@ -97,7 +97,7 @@ def run_stage(forms: StageForms, chunk: Chunk) -> None:
     not_pointwise.add(stage)
     stage.notify_changed()
     warnings.warn(
-        f"stage {forms.index} ({forms.name}) declares that it is pointwise, but maps a block "
+        f"{forms.label} declares that it is pointwise, but maps a block "
         "of steps to something else than the single steps; it runs step by step from now on",
         UserWarning,
         stacklevel=2,

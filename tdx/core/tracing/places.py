@@ -22,7 +22,7 @@ from tdx.core.transforms import Transform
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.patches import Patches
-from tdx.specs.violations import spec_leaves
+from tdx.specs.composite import all_leaves
 
 Hooked = Callable[..., Any]
 
@@ -188,10 +188,7 @@ class TracedChain:
         """Read the chain again if it has changed."""
         if self.env.env_specs.version == self._version:
             return
-        specs = [
-            {key for part in after.output_spec.values() for key in spec_leaves(part)}
-            for after in stage_specs(self.env)
-        ]
+        specs = [all_leaves(after.output_spec).keys() for after in stage_specs(self.env)]
         index = len(chain_stages(self.inner))
         self._places: list[tuple[Place, Transform, bool]] = []
         for level in reversed(self._levels):

@@ -21,13 +21,13 @@ from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, read
 from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
+from tdx.specs.composite import all_leaves, spec_leaves
 from tdx.specs.violations import (
     SpecViolation,
     check_batch_size,
     entry_keys,
     find_violations,
     get_entry,
-    spec_leaves,
     unique_violations,
 )
 
@@ -407,8 +407,8 @@ class _HookChecker:
         specs, given = self._leaves.specs, self._given
         assert given is not None
         after, before = specs[index + 1], specs[index]
-        added = _leaf_keys(after.output_spec) - _leaf_keys(before.output_spec)
-        inputs = {key for stage in specs for key in _leaf_keys(stage.input_spec)}
+        added = all_leaves(after.output_spec).keys() - all_leaves(before.output_spec).keys()
+        inputs = {key for stage in specs for key in all_leaves(stage.input_spec)}
         message = "a step reads it from the previous step, but it is not declared as state"
         hint = "add it to full_state_spec in transform_input_spec, so that batched envs pass it on"
         violations = [
@@ -430,10 +430,6 @@ class _HookChecker:
     def _add(self, index: int, violations: Iterable[SpecViolation]) -> None:
         name = self._leaves.specs[index + 1].name
         self.violations += _attribute(violations, index, name, self._reported)
-
-
-def _leaf_keys(spec: Composite) -> set[NestedKey]:
-    return {key for part in spec.values() for key in spec_leaves(part)}
 
 
 @contextmanager

@@ -236,6 +236,7 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
             for option in options
             for value in values.get(option.name, option.values)
         )
+    default = _format_default(parameter)
     typed = [option for option in options if _is_typed(option)]
     short_types = dict.fromkeys(map(_short_option, _typed_options(parameter.type)))
     return FormField(
@@ -244,9 +245,9 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
         (make_union(typed) if typed else parameter.type).words(),
         parameter.help,
         text,
-        _format_default(parameter),
+        default,
         choices,
-        () if choices or kind != "text" else tuple(_iterate_completions(parameter)),
+        () if choices or kind != "text" else tuple(_iterate_completions(parameter, default)),
         "keys" in names,
         # In a word or two; ? marks an optional one.
         f"{' | '.join(short_types) or 'code'}{'?' if 'none' in names else ''}",
@@ -286,9 +287,8 @@ def _format_default(parameter: Parameter) -> str | None:
         return parameter.default
 
 
-def _iterate_completions(parameter: Parameter) -> Iterator[str]:
+def _iterate_completions(parameter: Parameter, default: str | None) -> Iterator[str]:
     """Yield completions that the declaration suggests."""
-    default = _format_default(parameter)
     if default:
         yield default
     for option in parameter.type.options:

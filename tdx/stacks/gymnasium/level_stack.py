@@ -85,8 +85,11 @@ class LevelStack(Stack):
 
     @property
     def num_envs(self) -> int | None:
-        """Number of sub-envs; ``None`` for a single env."""
         return self.levels[-1].num_envs
+
+    @property
+    def device(self) -> str:
+        return "cpu"
 
     def specs(self) -> Sequence[StageSpecs]:
         return [self._level_specs(level) for level in self.levels]

@@ -24,6 +24,7 @@ from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_ke
 from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.specs.arguments import where
+from tdx.specs.composite import spec_leaves
 
 DefaultValue = (
     float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None
@@ -164,11 +165,11 @@ class TensorDictPrimer(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec with the entries."""
-        return with_entries(observation_spec, _leaves(self.primers))
+        return with_entries(observation_spec, spec_leaves(self.primers))
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec with the entries, which a step reads."""
-        return with_entries(state_spec, _leaves(self.primers))
+        return with_entries(state_spec, spec_leaves(self.primers))
 
     # Values
 
@@ -179,7 +180,7 @@ class TensorDictPrimer(Transform):
         primers = self.primers
         if batch_size != self._batch_size:
             primers = self._expand(batch_size, device)
-        leaves = _leaves(primers)
+        leaves = spec_leaves(primers)
         if self.single_default_value:
             return self._call_default(leaves, batch_size, mask)
         if self.random:
@@ -279,7 +280,7 @@ class TensorDictPrimer(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         new = None
-        for key in _leaves(self.primers):
+        for key in spec_leaves(self.primers):
             if read(next_tensordict, key) is None:
                 value = read(tensordict, key)
                 if value is None:
@@ -299,7 +300,7 @@ class TensorDictPrimer(Transform):
     def make_chunk_kernel(self) -> ChunkKernel | None:
         if self._varies or self.call_before_env_reset or self._batch_size is None:
             return None
-        keys = tuple(_leaves(self.primers))
+        keys = tuple(spec_leaves(self.primers))
         return ChunkKernel(self._run_chunk, writes=keys, root=keys, scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:
@@ -333,10 +334,6 @@ class TensorDictPrimer(Transform):
             f"TensorDictPrimer(primers={self.primers}, default_value={self.default_value!r}, "
             f"random={self.random})"
         )
-
-
-def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:
-    return {normalize_key(key): spec for key, spec in primers.items(True, True)}
 
 
 def _to_composite(

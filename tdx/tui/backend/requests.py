@@ -29,7 +29,7 @@ def _get_env_cache(job: Job, allow_code: bool) -> EnvCache:
 
 @dataclass(frozen=True, slots=True)
 class InspectChain(Request[ChainOverview]):
-    """Inspect the specs of each stage, up to the first failing one."""
+    """Inspect the specs of each stage, leaving out stages that fail."""
 
     pipeline: Pipeline
     allow_code: bool = False
@@ -37,9 +37,9 @@ class InspectChain(Request[ChainOverview]):
 
     def answer(self, job: Job) -> ChainOverview:
         cache = _get_env_cache(job, self.allow_code)
-        from tdx.inspection.overview import inspect_target
+        from tdx.inspection.overview import inspect_overview
 
-        return inspect_target(self.pipeline, cache, self.samples)
+        return inspect_overview(self.pipeline, cache, self.samples)
 
 
 @dataclass(frozen=True, slots=True)
