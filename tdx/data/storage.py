@@ -19,6 +19,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 
+from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.data.layout import (
     Continuity,
     Form,
@@ -37,7 +38,7 @@ from tdx.data.layout import (
 )
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.foundation.keys import NestedKey
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.torch_internals import tree_map, unravel_positions
 from tdx.specs.arguments import Value
 
@@ -823,6 +824,16 @@ class TensorStorage(Storage):
         if saved is not None:
             self._load(*saved)
             self.cursor, self.version = state["cursor"], state["version"]
+
+
+def require_leaf(storage: Storage, key: NestedKey, advice: str) -> Tensor:
+    """Return the tensor of a key, ``[max_rows, *B, ...]``; KeyNotFoundError with ``advice``."""
+    leaf = storage.leaf(key) if isinstance(storage, TensorStorage) else None
+    if leaf is not None:
+        return leaf
+    layout = storage.layout if isinstance(storage, TensorStorage) else None
+    known = [] if layout is None else [normalize_key(path) for path in layout.shapes]
+    raise missing_key_error(key, known, "the buffer", advice)
 
 
 class LazyTensorStorage(TensorStorage):

@@ -62,8 +62,6 @@ class StateKeeper:
                 restore = partial(setattr, bits, "state", bits.state)
             elif isinstance(value, random.Random):
                 restore = partial(value.setstate, value.getstate())
-            elif isinstance(value, np.random.RandomState):
-                restore = partial(value.set_state, value.get_state())
             else:
                 restore = partial(value.set_state, value.get_state())
         elif isinstance(value, dict):

@@ -175,7 +175,7 @@ def test_several_envs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"patch": {"other": torch.zeros(6)}}, KeyNotFoundError, "no 'other' to update"),
+        ({"patch": {"other": torch.zeros(6)}}, KeyNotFoundError, "no key 'other'"),
         (
             {"patch": {**new(7.0), ("info", "label"): torch.zeros(6, 5).long()}},
             ArgumentError,
@@ -184,8 +184,8 @@ def test_several_envs() -> None:
         ({"patch": {"value": torch.zeros(6, 2).long()}}, ArgumentError, "must be torch.float32"),
         ({"version": 6}, ArgumentError, "belong together"),
         ({"version": 6, "version_key": "value"}, ArgumentError, "may not appear in patch"),
-        ({"version": 6, "version_key": "other"}, KeyNotFoundError, "no 'other'"),
-        ({"patch": {"info.label": torch.zeros(6)}}, ArgumentError, "a nested key is a tuple"),
+        ({"version": 6, "version_key": "other"}, KeyNotFoundError, "no key 'other'"),
+        ({"patch": {"info.label": torch.zeros(6)}}, KeyNotFoundError, "a nested key is a tuple"),
         (
             {"version": 6, "version_key": "value", "patch": {}},
             ArgumentError,

@@ -63,8 +63,13 @@ def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -
     return tuple(zip(in_keys, out_keys, strict=False))
 
 
-def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
-    """Return the error for a missing key: similar keys, then all, most similar first."""
+def missing_key_error(
+    key: NestedKey, known: Sequence[NestedKey], place: str, advice: str = ""
+) -> KeyNotFoundError:
+    """Return the error for a missing key: similar keys, then all, most similar first.
+
+    ``advice`` says where the key comes from, by default ``in_keys`` unless there is a similar one.
+    """
     by_name = {format_key(key): key for key in known}
     name = format_key(key)
     close = find_similar_names(name, by_name)
@@ -75,7 +80,8 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
         shown = [key if "." not in key else str(by_name[key]) for key in ordered]
         near = f"did you mean {' or '.join(shown[: len(close)])}? " if close else ""
         hint = f"{near}existing keys: {', '.join(shown) or 'none'}"
-        hint += "" if close or not known else "; select one with in_keys"
+        advice = advice or ("" if close or not known else "select one with in_keys")
+        hint += f"; {advice}" if advice else ""
     return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
 
 
