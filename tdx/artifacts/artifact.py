@@ -26,6 +26,7 @@ from tdx.foundation.files import atomic_folder, check_replaceable_folder, report
 from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.specs import Unbounded
+from tdx.specs.arguments import dtype_name
 from tdx.stacks.building import build_env
 from tdx.stacks.checkpoints.counterparts import find_counterparts
 from tdx.stacks.checkpoints.stack import CheckpointStack
@@ -281,7 +282,7 @@ def _entries(entries: Sequence[ArtifactEntry]) -> list[dict[str, Any]]:
             "key": entry.key,
             "path": list(entry.path),
             "shape": list(entry.shape),
-            "dtype": str(entry.dtype).removeprefix("torch."),
+            "dtype": dtype_name(entry.dtype),
             "state": entry.is_state,
             "description": entry.description,
         }

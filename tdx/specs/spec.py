@@ -29,6 +29,7 @@ from tdx.specs.arguments import (
     as_size,
     cast,
     check_dimension,
+    dtype_name,
     ends_with,
     expand_ellipsis,
     is_dtype,
@@ -788,7 +789,7 @@ class Stacked(SpecStack):
         super().__init__(*specs, dim=dim)
         dtypes = [spec.dtype for spec in specs]
         if any(dtype != dtypes[0] for dtype in dtypes):
-            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(dtypes))
+            names = ", ".join(dtype_name(dtype) for dtype in dict.fromkeys(dtypes))
             raise SpecError(
                 f"specs to stack must have the same dtype, got {names}",
                 hint="cast the values first: add a DTypeCastTransform to each env",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ _NARROW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 # Keys
 
 KeyPairs = tuple[tuple[NestedKey, NestedKey], ...]
+AnySpec = TypeVar("AnySpec", Composite, TensorSpec)
 
 
 def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) -> list[NestedKey]:
@@ -167,32 +168,14 @@ def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
     return result
 
 
-@overload
 def map_leaves(
-    spec: Composite,
+    spec: AnySpec,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
+    function: Callable[[Any], Any],
     name: str | None = None,
     *,
     rename: bool = False,
-) -> Composite: ...
-@overload
-def map_leaves(
-    spec: TensorSpec,
-    pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
-    name: str | None = None,
-    *,
-    rename: bool = False,
-) -> TensorSpec: ...
-def map_leaves(
-    spec: TensorSpec,
-    pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
-    name: str | None = None,
-    *,
-    rename: bool = False,
-) -> TensorSpec:
+) -> AnySpec:
     """Return a copy with a function of each source entry written under its target key.
 
     Args:

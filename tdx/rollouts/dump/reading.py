@@ -25,6 +25,7 @@ from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.remote import fetch_dump, is_url
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
+from tdx.specs.arguments import dtype_name
 
 _BINS = 20
 _MAX_VALUES = 2_000_000
@@ -217,7 +218,7 @@ class EntryStatistics(Result):
         return cls(
             key,
             (*values.shape[: dims - 1], *values.shape[dims:]),
-            str(values.dtype).removeprefix("torch."),
+            dtype_name(values.dtype),
             finite.mean().item() if len(finite) else None,
             int(sample.isnan().sum()),
             Histogram.of(sample),

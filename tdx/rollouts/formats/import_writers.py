@@ -30,6 +30,7 @@ from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.formats.files import check_key, from_array, is_numeric
 from tdx.rollouts.formats.interface import ColumnReader
+from tdx.specs.arguments import dtype_name
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23
@@ -298,7 +299,7 @@ def _specs(track: Track) -> list[SpecEntry]:
             key=list(key),
             kind="UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete",
             shape=list(shape),
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             low=None,
             high=None,
         )

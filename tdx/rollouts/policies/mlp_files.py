@@ -22,6 +22,7 @@ from tdx.foundation.keys import Keys, normalize_key
 from tdx.foundation.untrusted import parse_json
 from tdx.pipeline.policies import OutputActivation, make_policy
 from tdx.pipeline.values import Value
+from tdx.specs.arguments import dtype_name
 
 ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -175,7 +176,7 @@ def read_mlp(file: Path, data: bytes) -> Mlp:
         raise ArgumentError(f"{file} has more than {MAX_LAYERS} layers", hint=_SAVE_AGAIN)
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            known = ", ".join(dtype_name(dtype) for dtype in _DTYPES)
             raise ArgumentError(
                 f"{name} in {file} has the dtype {tensor.dtype}", hint=f"weights are {known}"
             )

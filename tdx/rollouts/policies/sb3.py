@@ -41,6 +41,7 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
+from tdx.specs.arguments import dtype_name
 from tdx.specs.leaf import domain_text, leaf_spec
 from tdx.stacks.observe.replay import preserved_generators
 
@@ -339,7 +340,7 @@ def _describe(spec: TensorSpec, lead: int) -> str:
 
 
 def _describe_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    kind = "float" if dtype.is_floating_point else str(dtype).removeprefix("torch.")
+    kind = "float" if dtype.is_floating_point else dtype_name(dtype)
     return f"{kind} {list(shape) or [1]}"
 
 
