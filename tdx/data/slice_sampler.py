@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import Info, StateDict
 from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
 from tdx.data.samplers import Sampler, SamplerWithoutReplacement, on_device_of
@@ -343,12 +344,8 @@ class SliceSampler(Sampler):
                 hint="pass one of the two; the other follows from the batch size",
             )
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
-            odd = isinstance(value, bool) or not isinstance(value, int) or value < 1
-            if value is not None and odd:
-                raise ArgumentError(
-                    f"{name} must be an integer of at least 1, got {value!r}",
-                    hint="pass a number of steps or slices",
-                )
+            if value is not None:
+                check_integer(value, name, 1, "pass a number of steps or slices")
 
     def __getstate__(self) -> StateDict:
         """Return the arguments and the state, without cached episodes."""

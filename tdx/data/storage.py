@@ -20,6 +20,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_ten
 from torch import Tensor
 
 from tdx.core.transforms.spec_maps import missing_key_error
+from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import (
     Continuity,
     Form,
@@ -71,11 +72,7 @@ class Storage(ABC):
 
     def __init__(self, max_size: int, ndim: int = 1) -> None:
         for name, value in (("max_size", max_size), ("ndim", ndim)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(
-                    f"{name} must be an integer of at least 1, got {value!r}",
-                    hint="max_size counts steps, ndim the dims that count steps",
-                )
+            check_integer(value, name, 1, "max_size counts steps, ndim the dims that count steps")
         self.max_size = max_size
         self.ndim = ndim
         self.cursor = 0

@@ -14,6 +14,7 @@ from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.eager_run import stack_steps
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
+from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import group_dims, new_tensordict, read
@@ -306,12 +307,9 @@ def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | No
     if chunk_steps is not None and chunk_bytes is not None:
         raise ArgumentError("chunk_steps and chunk_bytes are both given", hint="pass one of them")
     for name, value in (("chunk_steps", chunk_steps), ("chunk_bytes", chunk_bytes)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise ArgumentError(
-                f"{name} must be an integer of at least 1, got {value!r}",
-                hint="pass a positive integer, or leave it out for the default",
+        if value is not None:
+            check_integer(
+                value, name, 1, "pass a positive integer, or leave it out for the default"
             )
     if chunk_steps is not None:
         return chunk_steps
