@@ -247,7 +247,6 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
 _NO_CODE = {"__dict__", "__weakref__", "__annotate__", "__annotate_func__", "_abc_impl"}
 
 
-@cache
 def declares(kind: type, capability: str) -> bool:
     """Return True if a class declares a capability and no subclass has added code since.
 
@@ -266,6 +265,11 @@ def declares(kind: type, capability: str) -> bool:
         >>> [declares(kind, "is_checked") for kind in (Base, Renamed, Changed)]
         [True, True, False]
     """
+    return _declares(kind, capability)
+
+
+@cache
+def _declares(kind: Any, capability: str) -> bool:
     for base in kind.__mro__:
         members = vars(base)
         if capability in members:

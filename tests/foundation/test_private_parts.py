@@ -116,7 +116,7 @@ def test_called_operators_name_their_arguments() -> None:
             return func(*args, **(kwargs or {}))
 
     tensor = torch.zeros(2)
-    with Operators():
+    with Operators():  # type: ignore[no-untyped-call]
         torch.clamp(tensor, 0, 1)
     ((operator, names),) = seen
     assert isinstance(operator, OpOverload), "torch: torch._ops.OpOverload"
