@@ -28,6 +28,7 @@ from tdx.foundation.errors import (
     install_extra,
     summarize_error,
 )
+from tdx.foundation.generators import preserved_generators
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.pipeline.values import Value
 from tdx.specs import (
@@ -43,7 +44,6 @@ from tdx.specs import (
 )
 from tdx.specs.arguments import dtype_name
 from tdx.specs.leaf import domain_text, leaf_spec
-from tdx.stacks.observe.replay import preserved_generators
 
 if TYPE_CHECKING:
     from gymnasium import spaces
