@@ -334,7 +334,8 @@ class PlannedRun:
         fused, meter = program.fused, env.meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
         # A base with a part of its own for the conversion measures the env inside.
-        parts = None if meter is None or base.step_part is not None else base_parts(base)
+        is_measured = meter is not None and base.step_part is None
+        parts = base_parts(base.display_name) if is_measured else None
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:

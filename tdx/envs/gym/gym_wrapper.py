@@ -122,6 +122,10 @@ class GymWrapper(EnvBase):
         self._initialize(env, _name_of(env), categorical_action_encoding, device, seed)
         self.from_pixels, self.pixels_only, self.frame_skip = from_pixels, pixels_only, frame_skip
 
+    @property
+    def display_name(self) -> str:
+        return self._name
+
     def _initialize(
         self,
         env: AnyEnv | AnyVectorEnv,
