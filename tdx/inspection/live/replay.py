@@ -18,7 +18,6 @@ from tdx.compare.values import (
     Change,
     compare_entries,
     compare_tensors,
-    dtype_name,
     float_tolerance,
 )
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
@@ -26,6 +25,7 @@ from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import ImageView, PlotView
+from tdx.specs.arguments import dtype_name
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
@@ -275,7 +275,7 @@ def _first_difference(
             kind = change.kind
         explanation: Explanation | None = None
         if match.b is not None and (change.kind != "dtype" or change.size is not None):
-            tolerance = float_tolerance([dtype_name(records[0][0])])
+            tolerance = float_tolerance([dtype_name(records[0][0].dtype)])
             explanation = explain_records(records, starts, tolerance)
         text = change.text
         if explanation is not None:
