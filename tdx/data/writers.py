@@ -54,6 +54,11 @@ class Writer(ABC):
         """Counts of the writes to each step, if the writer tracks them."""
         return self._generations
 
+    @property
+    def tracks_generations(self) -> bool:
+        """True if the writer counts the writes to each step."""
+        return self._generations is not None
+
     def generations_of(self, index: Index) -> Tensor:
         """Return how often steps were replaced, for :meth:`ReplayBuffer.update_if_present`.
 

@@ -206,6 +206,8 @@ def test_nothing_is_written_if_an_argument_is_wrong(
 
 def test_a_buffer_that_does_not_know_its_writes() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6), batch_size=2)
+    assert not buffer.writer.tracks_generations
+    assert RoundRobinWriter(track_generations=True).tracks_generations
     index = buffer.extend(steps(6))
     assert "index_generation" not in buffer.sample().keys()
     assert buffer.writer.generations_of(index).tolist() == [-1] * 6
