@@ -236,11 +236,7 @@ def find_stage_violations(
     A violation is attributed to the first stage whose data shows it, not to the stages after it
     that pass it on. Violations of the env before the chain have no stage.
 
-    Args:
-        env: The env with its chain; it is reset and stepped.
-        check_dtype: If True, compare dtypes.
-        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
-        steps: Number of steps to check.
+    The env is reset and stepped, the reset with ``tensordict``, ``[*B]``.
 
     Raises:
         EnvError: The env before the chain raised in a reset or a step.

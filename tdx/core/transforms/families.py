@@ -309,17 +309,7 @@ class ShapeTransform(ObservationTransform):
 
 
 class SizeOneTransform(ShapeTransform):
-    """Inserts or removes a dim of size 1.
-
-    Args:
-        dim: The dim. Negative, so that batch dims do not count.
-        in_keys: Entries to read. Default: no keys if ``in_keys_inv`` are given.
-        out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to map. Default: no keys.
-        out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
-        allow_positive_dim: Accept a dim from 0: in an env counted from the first dim after its
-            batch dims, else from the first dim.
-    """
+    """Inserts or removes the dim ``dim`` of size 1."""
 
     _needs_keys = True
 
