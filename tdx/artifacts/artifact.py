@@ -24,9 +24,9 @@ from tdx.foundation.container import Container, seal
 from tdx.foundation.errors import ChainError, CheckError, StorageError, Where
 from tdx.foundation.files import atomic_folder, check_replaceable_folder, report_write_errors
 from tdx.foundation.serialization import Result
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import Pipeline
 from tdx.specs import Unbounded
-from tdx.specs.arguments import dtype_name
 from tdx.stacks.building import build_env
 from tdx.stacks.checkpoints.counterparts import find_counterparts
 from tdx.stacks.checkpoints.stack import CheckpointStack

@@ -28,7 +28,7 @@ from tdx.compare.values import (
 )
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey
-from tdx.specs.arguments import dtype_name
+from tdx.foundation.text import dtype_name
 from tdx.stacks.observe import (
     CallRecorder,
     CallRecording,

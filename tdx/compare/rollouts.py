@@ -18,7 +18,7 @@ from tdx.compare.values import (
     float_tolerance,
 )
 from tdx.foundation.keys import format_key, normalize_key
-from tdx.specs.arguments import dtype_name
+from tdx.foundation.text import dtype_name
 from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:

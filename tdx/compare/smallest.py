@@ -12,8 +12,8 @@ from tdx.compare.model import Contract, Lane, StageRecord, display_key, key_name
 from tdx.compare.report import Difference, SmallestCase
 from tdx.compare.roles import part_of
 from tdx.compare.values import Tolerance, Values, differing_elements, element_gaps
+from tdx.foundation.text import dtype_name
 from tdx.foundation.torch_internals import unravel_positions
-from tdx.specs.arguments import dtype_name
 from tdx.stacks.observe import base_key
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.tracing.passages import is_same
-from tdx.foundation.text import count_text
-from tdx.specs.arguments import dtype_name
+from tdx.foundation.text import count_text, dtype_name
 
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""

@@ -45,7 +45,7 @@ from tdx.contracts.reference_run import (
 from tdx.contracts.tolerances import Tolerances, with_tolerances
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.plugins import installed_version
-from tdx.specs.arguments import dtype_name
+from tdx.foundation.text import dtype_name
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 from tdx.stacks.checkpoints.stack import DatasetStack

@@ -16,8 +16,9 @@ from torch import Tensor
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import group_dims, new_tensordict
+from tdx.foundation.text import dtype_name
 from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tree_unflatten
-from tdx.specs.arguments import Value, dtype_name
+from tdx.specs.arguments import Value
 
 Path = tuple[str, ...]
 LeavesByPath = dict[Path, Tensor]

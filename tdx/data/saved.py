@@ -28,8 +28,8 @@ from tdx.data.layout import Layout, Path, StateDict
 from tdx.foundation.container import Container, UnsyncedError, make_folders, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_read_errors, report_write_errors
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
-from tdx.specs.arguments import dtype_name
 
 FORMAT, VERSION = "tdx-replay-buffer", 3
 MANIFEST = "buffer.json"

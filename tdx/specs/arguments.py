@@ -158,11 +158,6 @@ def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype:
     return converted
 
 
-def dtype_name(dtype: torch.dtype | None) -> str:
-    """Return the name of a dtype, such as ``float32``; ``object`` for that of any objects."""
-    return "object" if dtype is None else str(dtype).removeprefix("torch.")
-
-
 def is_dtype(value: object) -> bool:
     """Return True if ``value`` is a dtype or the name of one."""
     return isinstance(value, torch.dtype) or (

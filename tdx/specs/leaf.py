@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
-from tdx.specs.arguments import dtype_name
+from tdx.foundation.text import dtype_name
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,6 +16,7 @@ from torch import Tensor
 from tdx.foundation.errors import CheckError, SpecError, SpecIndexError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.text import dtype_name
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
     Arguments,
@@ -29,7 +30,6 @@ from tdx.specs.arguments import (
     as_size,
     cast,
     check_dimension,
-    dtype_name,
     ends_with,
     expand_ellipsis,
     is_dtype,

@@ -22,10 +22,10 @@ from tdx.compare.values import (
 )
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import dtype_name
 from tdx.inspection.live.histories import build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import ImageView, PlotView
-from tdx.specs.arguments import dtype_name
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tdx.foundation.errors import StorageError
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import parse_json, validate_shape
-from tdx.specs.arguments import dtype_name
 
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
 DTYPES = {

@@ -16,9 +16,10 @@ from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import Fields
 from tdx.specs import Binary, Bounded, Composite, OneHot, TensorSpec, Unbounded
-from tdx.specs.arguments import as_dtype, dtype_name
+from tdx.specs.arguments import as_dtype
 from tdx.specs.non_tensor import holds_objects
 from tdx.specs.violations import Phase, find_violations
 

@@ -17,6 +17,7 @@ from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_plain
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
@@ -25,7 +26,6 @@ from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.remote import fetch_dump, is_url
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
-from tdx.specs.arguments import dtype_name
 
 _BINS = 20
 _MAX_VALUES = 2_000_000

@@ -23,10 +23,10 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.folders import open_path
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
 from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
-from tdx.specs.arguments import dtype_name
 
 _DESCRIPTION = "meta.json"
 _BLOCK = 2**20

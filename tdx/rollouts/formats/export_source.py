@@ -15,6 +15,7 @@ from tdx.foundation.array_files import Array, FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
@@ -25,7 +26,6 @@ from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track, checksum
 from tdx.rollouts.formats.files import VERSION, array_column
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
-from tdx.specs.arguments import dtype_name
 
 _BLOCK = 2**23
 """Number of bytes that are read at a time, unless a chunk is larger."""

@@ -20,6 +20,7 @@ from tdx.foundation.array_files import FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import split_key
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
@@ -30,7 +31,6 @@ from tdx.rollouts.dump.progress import Progress
 from tdx.rollouts.dump.track import Track
 from tdx.rollouts.formats.files import check_key, from_array, is_numeric
 from tdx.rollouts.formats.interface import ColumnReader
-from tdx.specs.arguments import dtype_name
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23

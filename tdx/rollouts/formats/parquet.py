@@ -21,11 +21,11 @@ from tdx.foundation.array_files import (
     check_expansion,
 )
 from tdx.foundation.errors import StorageError
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import is_numeric, parse_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions, Format
-from tdx.specs.arguments import dtype_name
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError, get_first_line
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.keys import Keys, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import parse_json
 from tdx.pipeline.policies import OutputActivation, make_policy
 from tdx.pipeline.values import Value
-from tdx.specs.arguments import dtype_name
 
 ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,

@@ -30,6 +30,7 @@ from tdx.foundation.errors import (
 )
 from tdx.foundation.generators import preserved_generators
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.pipeline.values import Value
 from tdx.specs import (
     Binary,
@@ -42,7 +43,6 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
-from tdx.specs.arguments import dtype_name
 from tdx.specs.leaf import domain_text, leaf_spec
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from tdx.envs import EnvBase
 from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.serialization import to_plain
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
-from tdx.specs.arguments import dtype_name
 
 STATE_FIELDS = frozenset(
     ("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root")

@@ -12,8 +12,8 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_keys
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.text import dtype_name
 from tdx.specs import Composite, TensorSpec
-from tdx.specs.arguments import dtype_name
 
 OUTPUT_PARTS = ("full_observation_spec", "full_reward_spec")
 INPUT_PARTS = ("full_action_spec", "full_state_spec")
