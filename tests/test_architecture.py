@@ -7,6 +7,7 @@ cycles, no imports by string, no checks of module names.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,16 @@ MODULE_NAME_CHECKS = {
     "tdx/envs/gym/registry.py",
 }
 """Modules that read the module of a class to recognize other libraries or to show it."""
+
+PRIVATE_PARTS = {
+    "gymnasium": "tdx/foundation/gymnasium_internals.py",
+    "rich": "",
+    "tensordict": "tdx/foundation/tensordicts.py",
+    "textual": "tdx/tui/textual_internals.py",
+    "torch": "tdx/foundation/torch_internals.py",
+    "typer": "tdx/cli/typer_internals.py",
+}
+"""The module that uses private parts of a dependency, if any; each part has a guard test."""
 
 ROOT = Path(__file__).parents[1]
 
@@ -220,6 +231,55 @@ def test_all_listed_exceptions_are_needed() -> None:
         assert lines_with_import_by_string(ast.parse((ROOT / name).read_text())), name
     for name in MODULE_NAME_CHECKS:
         assert lines_with_module_name_check(ast.parse((ROOT / name).read_text())), name
+
+
+def private_parts(tree: ast.Module) -> set[str]:
+    """Return the private names of dependencies that a module imports, or reads from an import."""
+    sources: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                root = alias.name.split(".")[0]
+                sources |= {alias.asname: alias.name} if alias.asname else {root: root}
+                sources[f"import {alias.name}"] = alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                sources[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    used = set(sources.values())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, dot, rest = ast.unparse(node).partition(".")
+            used.add(sources.get(root, "") + dot + rest)
+    return {name for name in used if re.match(r"\w+(\.\w+)*?\._(?!_)", name)}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import torch._dynamo", {"torch._dynamo"}),
+        ("from torch.utils._pytree import tree_map", {"torch.utils._pytree.tree_map"}),
+        ("import torch.fx as fx\nfx._symbolic_trace", {"torch.fx._symbolic_trace"}),
+        (
+            "from tensordict import TensorDict\nTensorDict._new_unsafe({})",
+            {"tensordict.TensorDict._new_unsafe"},
+        ),
+        ("import torch\ntorch.__version__\nstage._apply", set()),
+    ],
+)
+def test_private_parts_are_detected(source: str, found: set[str]) -> None:
+    assert private_parts(ast.parse(source)) == found
+
+
+@exhaustive
+def test_private_parts_of_a_dependency_are_in_one_module() -> None:
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path, tree in parsed_modules().values()
+        for name in private_parts(tree)
+        if PRIVATE_PARTS.get(name.split(".")[0], str(path.relative_to(ROOT)))
+        != str(path.relative_to(ROOT))
+    }
+    assert found == set()
 
 
 def names_used(tree: ast.Module) -> set[str]:

@@ -24,6 +24,7 @@ from tdx.foundation.container import Container, seal
 from tdx.foundation.errors import ChainError, CheckError, StorageError, Where
 from tdx.foundation.files import atomic_folder, check_replaceable_folder, report_write_errors
 from tdx.foundation.serialization import Result
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import Pipeline
 from tdx.specs import Unbounded
 from tdx.stacks.building import build_env
@@ -281,7 +282,7 @@ def _entries(entries: Sequence[ArtifactEntry]) -> list[dict[str, Any]]:
             "key": entry.key,
             "path": list(entry.path),
             "shape": list(entry.shape),
-            "dtype": str(entry.dtype).removeprefix("torch."),
+            "dtype": dtype_name(entry.dtype),
             "state": entry.is_state,
             "description": entry.description,
         }

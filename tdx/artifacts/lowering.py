@@ -22,7 +22,12 @@ from torch.fx import Node
 from tdx.artifacts.backends.interface import Backend, short_name
 from tdx.artifacts.functions import ArtifactEntry, ExportedFunction, stage_of, unique_name
 from tdx.foundation.errors import ChainError
-from tdx.foundation.torch_internals import tree_flatten, tree_map
+from tdx.foundation.torch_internals import (
+    OpOverload,
+    argument_names,
+    tree_flatten,
+    tree_map,
+)
 
 DTYPES = {
     getattr(torch, name): name
@@ -301,13 +306,13 @@ class LoweredFunction:
         if target is operator.getitem:
             source, index = cast("tuple[Node, int]", node.args)
             return self.results[source][index]
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             raise self._refused()
         name = short_name(str(target))
         if name == "_assert_tensor_metadata":
             return None
-        arguments = (argument.name for argument in target._schema.arguments)
-        given: dict[str, Any] = dict(zip(arguments, node.args, strict=False)) | dict(node.kwargs)
+        given: dict[str, Any] = dict(zip(argument_names(target), node.args, strict=False))
+        given |= node.kwargs
         given = dict(torch.fx.node.map_arg(given, self.results.__getitem__))
         if name.endswith("_like") or name.startswith("new_") or name == "fill":
             # It reads only shape and dtype.

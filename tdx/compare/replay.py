@@ -24,11 +24,11 @@ from tdx.compare.values import (
     compare_entries,
     compare_values,
     differing_elements,
-    dtype_name,
     shape_change,
 )
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.text import dtype_name
 from tdx.stacks.observe import (
     CallRecorder,
     CallRecording,
@@ -173,7 +173,7 @@ class Replayed:
                 continue
             recorded, own = map(torch.stack, zip(*sides, strict=True))
             ours, theirs = (
-                Values(side, tuple(shape[1:]), dtype_name(side)) for side in (recorded, own)
+                Values(side, tuple(shape[1:]), dtype_name(side.dtype)) for side in (recorded, own)
             )
             found = compare_values(ours, theirs, tolerance)
             # The share of the rows says the same.
@@ -210,7 +210,8 @@ class Replayed:
             torch.stack(list(side)) for side in zip(*(sides for _, *sides in equal), strict=True)
         )
         recorded, own = (
-            Values(side, tuple(side.shape[2:]), dtype_name(side), whole=side) for side in stacked
+            Values(side, tuple(side.shape[2:]), dtype_name(side.dtype), whole=side)
+            for side in stacked
         )
         return example_rows(recorded, own, tolerance, places)
 

@@ -15,10 +15,10 @@ from tdx.compare.values import (
     Tolerance,
     compare_entries,
     compare_tensors,
-    dtype_name,
     float_tolerance,
 )
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def explain_rollouts(
         rows = [value.flatten(0, a.ndim - 1)[:, None] for value in values]
         count = max(_MAX_NUMBERS // max(value[:1].numel() for value in rows), _MIN_RECORDS)
         reference, target = (value[:count].cpu() for value in rows)
-        tolerance = float_tolerance([dtype_name(value) for value in values])
+        tolerance = float_tolerance([dtype_name(value.dtype) for value in values])
         shown = tuple(start for start in starts if start < count)
         sides = Sides(reference, target, None, shown, tolerance)
         # What a step returns is most often what the next one starts from.

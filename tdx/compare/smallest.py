@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from tdx.compare.model import Contract, Lane, StageRecord, display_key, key_name
 from tdx.compare.report import Difference, SmallestCase
 from tdx.compare.roles import part_of
-from tdx.compare.values import Tolerance, Values, differing_elements, dtype_name, element_gaps
+from tdx.compare.values import Tolerance, Values, differing_elements, element_gaps
+from tdx.foundation.text import dtype_name
 from tdx.foundation.torch_internals import unravel_positions
 from tdx.stacks.observe import base_key
 
@@ -125,7 +126,7 @@ def _text(value: Tensor, place: list[int]) -> str:
         return f"{value.item():.6g}"
     if value.ndim == 1 and len(value) <= _MAX_SHOWN:
         return f"[{', '.join(f'{number:.6g}' for number in value.tolist())}]"
-    text = f"{dtype_name(value)} {list(value.shape)}"
+    text = f"{dtype_name(value.dtype)} {list(value.shape)}"
     if value.ndim == len(place) and all(map(lt, place, value.shape)):
         text += f" with {value[tuple(place)].item():.6g} there"
     return text

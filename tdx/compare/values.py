@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.tracing.passages import is_same
-from tdx.foundation.text import count_text
+from tdx.foundation.text import count_text, dtype_name
 
 MAX_NUMBERS = 1_024
 """Numbers of one row that are kept; larger values are reduced to a thumbnail and a hash."""
@@ -102,11 +102,6 @@ class Change:
     is_allowed: bool = False
 
 
-def dtype_name(tensor: Tensor) -> str:
-    """Return a dtype such as ``float32``."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Tensor:
     """Return a mask of the elements that differ; NaN equals NaN."""
     if a.dtype != b.dtype:
@@ -148,7 +143,9 @@ def compare_tensors(
     if a.shape != b.shape:
         return shape_change(a.shape, b.shape)
     change = _compare_numbers(a, b.to(a.device), tolerance, step_dim)
-    return change if a.dtype == b.dtype else dtype_change(dtype_name(a), dtype_name(b), change)
+    if a.dtype == b.dtype:
+        return change
+    return dtype_change(dtype_name(a.dtype), dtype_name(b.dtype), change)
 
 
 def shape_change(a: Sequence[int], b: Sequence[int]) -> Change:
@@ -257,10 +254,10 @@ class Values:
         whole = torch.stack(list(records))
         shape = tuple(whole.shape[2:])
         if torch.Size(shape).numel() <= MAX_NUMBERS:
-            return cls(whole, shape, dtype_name(whole), whole=whole)
+            return cls(whole, shape, dtype_name(whole.dtype), whole=whole)
         digests = tuple(digest(record) for record in records)
         kept = whole if whole.numel() <= _MAX_WHOLE else None
-        return cls(thumbnail(whole, 2), shape, dtype_name(whole), digests, kept)
+        return cls(thumbnail(whole, 2), shape, dtype_name(whole.dtype), digests, kept)
 
     @property
     def is_float(self) -> bool:

@@ -32,7 +32,6 @@ from tdx.compare.values import (
     compare_tensors,
     compare_values,
     digest,
-    dtype_name,
     float_tolerance,
 )
 from tdx.contracts.reference_run import (
@@ -46,6 +45,7 @@ from tdx.contracts.reference_run import (
 from tdx.contracts.tolerances import Tolerances, with_tolerances
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.plugins import installed_version
+from tdx.foundation.text import dtype_name
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 from tdx.stacks.checkpoints.stack import DatasetStack
@@ -364,7 +364,7 @@ class _Builder:
             yield StateRecord(
                 name,
                 tuple(value.shape),
-                dtype_name(value),
+                dtype_name(value.dtype),
                 digest(value),
                 changes,
                 None if created else value,

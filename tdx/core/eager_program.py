@@ -90,7 +90,7 @@ class EagerProgram:
         self._on_tensordicts = stages[len(self._on_dicts) :]
         meter = inner.meter
         if meter is not None and self._step_inner is not None:
-            part = inner.step_part or base_parts(inner)[0]
+            part = inner.step_part or base_parts(inner.display_name)[0]
             self._step_inner = meter.timed(part, self._step_inner)
             timed = meter.in_turn([dict_step for _, dict_step in self._on_dicts])
             self._on_dicts = list(zip(stages, timed, strict=False))

@@ -85,9 +85,8 @@ def engine_part(name: str) -> Part:
     return Part("engine", -1, name, "step")
 
 
-def base_parts(base: object) -> tuple[Part, Part]:
-    """Return the parts of the step and the reset of the env before all chains."""
-    name = getattr(base, "_name", None) or type(base).__name__
+def base_parts(name: str) -> tuple[Part, Part]:
+    """Return the parts of the step and the reset of the env before all chains, by its name."""
     return Part("env", -1, name, "step"), Part("env", -1, name, "reset")
 
 

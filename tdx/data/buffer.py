@@ -174,12 +174,8 @@ class Prefetcher:
     """
 
     def __init__(self, ahead: int) -> None:
-        if not isinstance(ahead, int) or ahead < 0:
-            raise ArgumentError(
-                f"prefetch must be an integer of at least 0, got {ahead!r}",
-                hint="pass the number of batches to prepare, or None",
-            )
-        self.ahead = ahead
+        hint = "pass the number of batches to prepare, or None"
+        self.ahead = check_integer(ahead, "prefetch", 0, hint)
         self._pool: ThreadPoolExecutor | None = None
         self._queue: deque[Future[Batch]] = deque()
         self._size = 0

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tdx.data.layout import Index, StateDict, to_time_first
-from tdx.data.storage import Storage, TensorStorage
-from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, StorageError, Where
+from tdx.data.storage import Storage, TensorStorage, require_leaf
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 UNWRITTEN = -1
@@ -129,10 +129,11 @@ def update_if_present(
     handles = torch.as_tensor(generation).reshape(-1).cpu()
     if len(handles) != len(steps):
         raise ArgumentError(f"got {len(handles)} generations for {len(steps)} steps")
-    values: dict[NestedKey, Tensor] = {}
+    only_stored = "only stored keys can be updated"
+    values: dict[NestedKey, tuple[Tensor, Tensor]] = {}
     for key, value in patch.items():
         name = normalize_key(key)
-        leaf = _leaf(storage, name)
+        leaf = require_leaf(storage, name, only_stored)
         feature = leaf.shape[storage.ndim :]
         if storage.ndim > 1 and value.ndim == leaf.ndim:
             value = to_time_first(value, dim_extend).flatten(0, storage.ndim - 1)
@@ -142,7 +143,7 @@ def update_if_present(
                 f"got {value.dtype} of shape {tuple(value.shape)}",
                 where=Where(key=name),
             )
-        values[name] = value
+        values[name] = leaf, value
     live = (steps >= 0) & (steps < len(storage)) & (generations.of(steps) == handles)
     live &= handles != UNWRITTEN
     updated, rejected = live, None
@@ -155,7 +156,7 @@ def update_if_present(
                 f"the version {format_key(version_key)!r} may not appear in patch",
                 hint="it is written with the patch: remove it there",
             )
-        stored = _leaf(storage, version_key)
+        stored = require_leaf(storage, version_key, only_stored)
         if stored.dtype is not torch.int64 or stored[:1].numel() != storage.width:
             raise ArgumentError(
                 f"the version {format_key(version_key)!r} must be one int64 per step, got "
@@ -178,28 +179,10 @@ def update_if_present(
         best.scatter_reduce_(0, torch.where(live, steps, 0), rank, "amax")
         updated &= best[torch.where(live, steps, 0)] == rank
         rejected = live & ~updated
-        values[version_key] = versions.reshape(-1, *stored.shape[storage.ndim :])
+        values[version_key] = stored, versions.reshape(-1, *stored.shape[storage.ndim :])
     rows = steps[updated]
-    for key, value in values.items():
-        leaf = _leaf(storage, key)
+    for leaf, value in values.values():
         flat = leaf.view(-1, *leaf.shape[storage.ndim :])
         flat[rows.to(leaf.device)] = value[updated.to(value.device)].to(leaf.device)
     storage.version += 1
     return ConditionalUpdate(updated, ~live, rejected)
-
-
-def _leaf(storage: TensorStorage, key: NestedKey) -> Tensor:
-    leaf = storage.leaf(key)
-    if leaf is None and isinstance(key, str) and storage.leaf(tuple(key.split("."))) is not None:
-        raise ArgumentError(
-            f"a nested key is a tuple, got {key!r}", hint=f"pass {tuple(key.split('.'))!r}"
-        )
-    if leaf is None:
-        known = [] if storage.layout is None else storage.layout.shapes
-        names = sorted(format_key(path) for path in known)
-        raise KeyNotFoundError(
-            f"the buffer has no {format_key(key)!r} to update",
-            hint=f"existing keys: {', '.join(names)}",
-            where=Where(key=key),
-        )
-    return leaf

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tdx.data.layout import Info
 from tdx.data.slice_sampler import EpisodeBoundaries
-from tdx.data.storage import TensorStorage
+from tdx.data.storage import TensorStorage, require_leaf
 from tdx.data.tensordict_buffers import TensorDictReplayBuffer
-from tdx.foundation.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key
 from tdx.foundation.tensordicts import read
 
@@ -158,20 +158,10 @@ class HERReplayBuffer(TensorDictReplayBuffer):
         count, storage = len(sources), self._storage
         assert isinstance(storage, TensorStorage)
         achieved_key = join_keys("next", self.achieved_goal_key)
-        achieved = storage.leaf(achieved_key)
+        for argument, key in (("goal_key", self.goal_key), ("reward_key", self.reward_key)):
+            require_leaf(storage, key, f"pass what is relabeled as {argument}")
+        achieved = require_leaf(storage, achieved_key, "pass the new goals as achieved_goal_key")
         goal, rewards = read(batch, self.goal_key), read(batch, self.reward_key)
-        for argument, key, value in (
-            ("achieved_goal_key", achieved_key, achieved),
-            ("goal_key", self.goal_key, goal),
-            ("reward_key", self.reward_key, rewards),
-        ):
-            if value is None:
-                raise KeyNotFoundError(
-                    f"the buffer has no {format_key(key)!r} to relabel",
-                    hint=f"pass {argument}",
-                    where=Where(key=key),
-                )
-        assert achieved is not None
         goals = achieved.flatten(0, storage.ndim - 1)[sources.to(achieved.device)]
         following = read(batch, join_keys("next", self.goal_key))
         for entry in (goal, following):

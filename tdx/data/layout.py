@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
-from tdx.foundation.tensordicts import new_tensordict
+from tdx.foundation.tensordicts import group_dims, new_tensordict
+from tdx.foundation.text import dtype_name
 from tdx.foundation.torch_internals import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from tdx.specs.arguments import Value
 
@@ -46,7 +47,7 @@ class Layout:
         groups: dict[Path, torch.Size] = {}
         names: tuple[str | None, ...] = ()
         if isinstance(data, TensorDictBase):
-            _collect_groups(data, (), ndim, groups)
+            groups = group_dims(data, ndim)
             names = tuple(data.names[ndim:])
         return cls(
             {path: leaf.dtype for path, leaf in leaves.items()},
@@ -73,9 +74,7 @@ class Layout:
         for path, shape in self.shapes.items():
             actual = (layout.shapes[path], layout.dtypes[path])
             if actual != (shape, self.dtypes[path]):
-                names = [
-                    str(dtype).removeprefix("torch.") for dtype in (actual[1], self.dtypes[path])
-                ]
+                names = [dtype_name(dtype) for dtype in (actual[1], self.dtypes[path])]
                 raise ArgumentError(
                     f"the data has shape {tuple(actual[0])} and dtype {names[0]} in a "
                     f"step, the storage {tuple(shape)} and {names[1]}",
@@ -84,23 +83,13 @@ class Layout:
                 )
 
 
-def _collect_groups(
-    data: TensorDictBase, path: Path, ndim: int, groups: dict[Path, torch.Size]
-) -> None:
-    groups[path] = data.batch_size[ndim:]
-    for key, value in data.items():
-        if isinstance(value, TensorDictBase):
-            _collect_groups(value, (*path, key), ndim, groups)
-
-
 def leaves_of(data: object, ndim: int) -> LeavesByPath:
     """Return every tensor of data ``[*B, ...]`` by path; ``ndim`` of the dims count steps."""
     hint = "use ListStorage for other objects"
     if isinstance(data, Tensor):
         leaves: LeavesByPath = {(): data.detach()}
     elif isinstance(data, TensorDictBase):
-        leaves = {}
-        _collect_leaves(data, (), leaves)
+        leaves = tensor_leaves(data, hint)
     else:
         raise ArgumentError(
             f"the storage takes tensors and TensorDicts, got {type(data).__name__}", hint=hint
@@ -114,21 +103,24 @@ def leaves_of(data: object, ndim: int) -> LeavesByPath:
     return leaves
 
 
-def _collect_leaves(data: TensorDictBase, path: Path, leaves: LeavesByPath) -> None:
+def tensor_leaves(data: TensorDictBase, hint: str, path: Path = ()) -> LeavesByPath:
+    """Return every tensor of a TensorDict by path; ArgumentError with ``hint`` for other values."""
+    leaves: LeavesByPath = {}
     for key, value in data.items():
-        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
-            _collect_leaves(value, (*path, key), leaves)
-        elif isinstance(value, Tensor):
+        if isinstance(value, Tensor):
             leaves[*path, key] = value.detach()
+        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            leaves |= tensor_leaves(value, hint, (*path, key))
         else:
             raise ArgumentError(
-                f"the storage takes tensors, got {type(value).__name__}",
-                hint="use ListStorage for other objects",
+                f"only tensors can be stored, got {type(value).__name__}",
+                hint=hint,
                 where=Where(key=normalize_key((*path, key))),
             )
+    return leaves
 
 
-def nest_leaves(leaves: Mapping[Path, object], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
+def nest_leaves(leaves: Mapping[Path, object], groups: Iterable[Path]) -> dict[str, Any]:
     """Return leaves and empty groups as nested dicts."""
     tree: dict[str, Any] = {}
     for path in groups:
@@ -146,7 +138,7 @@ def nest_leaves(leaves: Mapping[Path, object], groups: Mapping[Path, torch.Size]
 
 def build_tensordict(
     tree: Mapping[str, Any],
-    groups: Mapping[Path, torch.Size],
+    groups: Mapping[Path, tuple[int, ...]],
     batch: torch.Size,
     device: torch.device,
     names: list[str | None] | None = None,

@@ -10,8 +10,8 @@ from torch import Tensor
 from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import Index, StateDict
 from tdx.data.samplers import Sampler, on_device_of
-from tdx.data.storage import Storage, TensorStorage
-from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, StorageError, Where
+from tdx.data.storage import Storage, require_leaf
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 LEFT = "left"
@@ -166,14 +166,12 @@ class StalenessAwareSampler(Sampler):
         self.consumer_version += 1
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, StateDict]:
-        versions = storage.leaf(self.version_key) if isinstance(storage, TensorStorage) else None
-        if versions is None:
-            raise KeyNotFoundError(
-                f"the buffer has no {format_key(self.version_key)!r} in tensors",
-                hint="store the version of the policy with each step, in a LazyTensorStorage, or "
-                "pass version_key",
-                where=Where(key=self.version_key),
-            )
+        versions = require_leaf(
+            storage,
+            self.version_key,
+            "store the version of the policy with each step, in a LazyTensorStorage, or pass "
+            "version_key",
+        )
         count = len(storage)
         versions = versions[: storage.rows].reshape(count, -1)[:, 0].cpu()
         staleness = self.consumer_version - versions.double()

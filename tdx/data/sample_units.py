@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import torch
 from torch import Tensor
 
+from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import Index, Info
 from tdx.data.slice_sampler import EpisodeBoundaries
 from tdx.data.storage import Storage, TensorStorage
@@ -102,8 +103,7 @@ class Sequence:
             ("bootstrap", bootstrap, 0),
             ("dilation", dilation, 1),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ArgumentError(f"{name} must be an integer of at least {least}, got {value!r}")
+            check_integer(value, name, least, "it counts steps")
         if episode_boundary not in get_args(EpisodeBoundary):
             raise ArgumentError(
                 f"unknown episode_boundary {episode_boundary!r}",

@@ -28,14 +28,13 @@ from tdx.data.layout import Layout, Path, StateDict
 from tdx.foundation.container import Container, UnsyncedError, make_folders, read_seal, seal
 from tdx.foundation.errors import StorageError
 from tdx.foundation.files import report_read_errors, report_write_errors
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
 
 FORMAT, VERSION = "tdx-replay-buffer", 3
 MANIFEST = "buffer.json"
 DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
+    dtype_name(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
 _FILE = re.compile(r"\d{3,9}(-[0-9a-f]{16})?[.]bin")
 _LEFTOVER = re.compile(
@@ -62,7 +61,7 @@ class _StoredArray:
 
     def to_dict(self) -> Document:
         """Return the array as plain data."""
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.dtype)
         return {"file": self.file, "dtype": dtype, "shape": list(self.shape), "crc32": self.crc32}
 
 

@@ -11,12 +11,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import Info, StateDict
 from tdx.data.prioritized_sampler import WEIGHT, PrioritizedSampler
 from tdx.data.samplers import Sampler, SamplerWithoutReplacement, on_device_of
-from tdx.data.storage import Storage, TensorStorage
-from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
+from tdx.data.storage import Storage, TensorStorage, require_leaf
+from tdx.foundation.errors import ArgumentError, ChainError
+from tdx.foundation.keys import NestedKey, normalize_key, sibling_key
 from tdx.foundation.tensordicts import read, write
 
 TRAJECTORY_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
@@ -161,15 +162,7 @@ class EpisodeBoundaries:
 
     def _flags(self, storage: TensorStorage, key: NestedKey) -> Tensor:
         """Return an entry in time order, ``[rows, width, n]``."""
-        leaf = storage.leaf(key)
-        if leaf is None:
-            known = [] if storage.layout is None else storage.layout.shapes
-            names = sorted(format_key(path) for path in known)
-            raise KeyNotFoundError(
-                f"the buffer has no {format_key(key)!r} to separate episodes",
-                hint=f"pass end_key or traj_key; existing keys: {', '.join(names)}",
-                where=Where(key=key),
-            )
+        leaf = require_leaf(storage, key, "pass what separates episodes as end_key or traj_key")
         if storage.layout is not None and storage.layout.groups[()]:
             raise ChainError(
                 "each stored step is itself a sequence of shape "
@@ -351,12 +344,8 @@ class SliceSampler(Sampler):
                 hint="pass one of the two; the other follows from the batch size",
             )
         for name, value in (("num_slices", num_slices), ("slice_len", slice_len)):
-            odd = isinstance(value, bool) or not isinstance(value, int) or value < 1
-            if value is not None and odd:
-                raise ArgumentError(
-                    f"{name} must be an integer of at least 1, got {value!r}",
-                    hint="pass a number of steps or slices",
-                )
+            if value is not None:
+                check_integer(value, name, 1, "pass a number of steps or slices")
 
     def __getstate__(self) -> StateDict:
         """Return the arguments and the state, without cached episodes."""

@@ -19,6 +19,8 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 
+from tdx.core.transforms.spec_maps import missing_key_error
+from tdx.core.transforms.validation import check_integer
 from tdx.data.layout import (
     Continuity,
     Form,
@@ -37,7 +39,7 @@ from tdx.data.layout import (
 )
 from tdx.data.saved import Saved, load, save
 from tdx.foundation.errors import ArgumentError, StorageError
-from tdx.foundation.keys import NestedKey
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.torch_internals import tree_map, unravel_positions
 from tdx.specs.arguments import Value
 
@@ -70,11 +72,7 @@ class Storage(ABC):
 
     def __init__(self, max_size: int, ndim: int = 1) -> None:
         for name, value in (("max_size", max_size), ("ndim", ndim)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ArgumentError(
-                    f"{name} must be an integer of at least 1, got {value!r}",
-                    hint="max_size counts steps, ndim the dims that count steps",
-                )
+            check_integer(value, name, 1, "max_size counts steps, ndim the dims that count steps")
         self.max_size = max_size
         self.ndim = ndim
         self.cursor = 0
@@ -823,6 +821,16 @@ class TensorStorage(Storage):
         if saved is not None:
             self._load(*saved)
             self.cursor, self.version = state["cursor"], state["version"]
+
+
+def require_leaf(storage: Storage, key: NestedKey, advice: str) -> Tensor:
+    """Return the tensor of a key, ``[max_rows, *B, ...]``; KeyNotFoundError with ``advice``."""
+    leaf = storage.leaf(key) if isinstance(storage, TensorStorage) else None
+    if leaf is not None:
+        return leaf
+    layout = storage.layout if isinstance(storage, TensorStorage) else None
+    known = [] if layout is None else [normalize_key(path) for path in layout.shapes]
+    raise missing_key_error(key, known, "the buffer", advice)
 
 
 class LazyTensorStorage(TensorStorage):

@@ -18,6 +18,21 @@ def time_limit_of(wrapper: Any) -> int:
     return int(wrapper._max_episode_steps)
 
 
+def statistics_key_of(wrapper: Any) -> str:
+    """Return the name in ``info`` under which a wrapper reports an episode.
+
+    The monitors of Stable-Baselines3 have no such attribute, and always report ``episode``.
+    """
+    return getattr(wrapper, "_stats_key", "episode")
+
+
+SPACE_GENERATOR = "_np_random"
+"""Attribute of a space: the generator of its samples, or ``None`` before the first one.
+
+Reading the public ``np_random`` creates a generator, which changes what is to be saved.
+"""
+
+
 def recorded_arguments(attributes: Mapping[str, object]) -> Mapping[str, object] | None:
     """Return the constructor arguments among a wrapper's attributes; ``None`` if it records none.
 

@@ -20,10 +20,15 @@ from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx.foundation.patches import Patches
-from tdx.foundation.torch_internals import by_device, import_compiler, unwrap_function_level
+from tdx.foundation.torch_internals import (
+    TorchDispatchMode,
+    argument_names,
+    by_device,
+    import_compiler,
+    unwrap_function_level,
+)
 
 DEVICE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -520,7 +525,7 @@ def _waits_for(name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str,
         return isinstance(args[2], torch.Tensor) and is_on_device(args[2])
     if name not in ("repeat_interleave", "normal", "multinomial", "histc", "isin"):
         return False
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
+    given = dict(zip(argument_names(func), args, strict=False))
     given.update(kwargs)
     if name == "repeat_interleave":
         return given.get("output_size") is None

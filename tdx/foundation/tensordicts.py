@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, cast
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
@@ -198,6 +198,17 @@ def maps_keys_only(module: nn.Module) -> bool:
         and policy.inplace is True
         and list(policy.out_keys) == list(policy._out_keys)
     )
+
+
+def group_dims(
+    tensordict: TensorDictBase, lead: int, path: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], torch.Size]:
+    """Return the dims after the first ``lead``, of a TensorDict and its groups, by path."""
+    dims = {path: tensordict.batch_size[lead:]}
+    for name, value in tensordict.items():
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            dims |= group_dims(value, lead, (*path, name))
+    return dims
 
 
 def unstack_parts(tensordict: TensorDictBase) -> list[TensorDictBase]:

@@ -1,10 +1,14 @@
-"""Text: escaped control characters of text from outside, and numbers with their units."""
+"""Text: escaped control characters of text from outside, numbers with units, and dtypes."""
 
 from __future__ import annotations
 
 import html
 import re
 import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _BIDIRECTIONAL = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _LINE_SEPARATORS = "\u2028\u2029"
@@ -118,3 +122,8 @@ def format_bytes(size: float) -> str:
         units.pop()
         size /= 1024
     return f"{size:,.{0 if abs(size) >= 99.95 else 1}f} {units[-1]}"
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """Return the name of a dtype, such as ``float32``; ``object`` for that of any objects."""
+    return "object" if dtype is None else str(dtype).removeprefix("torch.")

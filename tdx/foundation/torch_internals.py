@@ -16,10 +16,15 @@ from operator import attrgetter
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
+    "OpOverload",
+    "TorchDispatchMode",
     "TreeSpec",
+    "argument_names",
     "broadcast_shapes",
     "by_device",
     "exporting",
@@ -36,7 +41,14 @@ __all__ = [
     "version_of",
 ]
 # The trees are those of users' samples: only this module knows which containers torch.utils.data,
-# torch.vmap and torch.compile take apart, registered ones included.
+# torch.vmap and torch.compile take apart, registered ones included. `OpOverload` tells the nodes of
+# an exported graph that call an operator, `TorchDispatchMode` sees the operators that a program
+# calls; torch documents both, but has no public name for them.
+
+
+def argument_names(operator: OpOverload) -> list[str]:
+    """Return the names of the arguments of an operator, which positional ones lack in a call."""
+    return [argument.name for argument in operator._schema.arguments]
 
 
 version_of = attrgetter("_version")

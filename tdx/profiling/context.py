@@ -132,7 +132,7 @@ class profile:  # noqa: N801 - it is used like a function
         if isinstance(target, EnvBase):
             base, stages = flatten_chain(target)
             device, envs = str(target.device), target.batch_size.numel()
-            subject = getattr(base, "_name", None) or type(base).__name__
+            subject = base.display_name
             names = tuple(type(stage).__name__ for stage in stages)
         elif isinstance(target, Transform):
             names = tuple(type(stage).__name__ for stage in flatten_stages((target,)))

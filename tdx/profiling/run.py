@@ -144,7 +144,7 @@ def profile_env(
         if found[-1].error is not None:
             break
     return Profile(
-        subject=plan.subject or getattr(base, "_name", None) or type(base).__name__,
+        subject=plan.subject or base.display_name,
         stages=tuple(type(stage).__name__ for stage in stages),
         settings=plan.settings(str(env.device), env.batch_size.numel()),
         machine=detect_machine(),

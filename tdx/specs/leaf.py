@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
+from tdx.foundation.text import dtype_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,7 +120,7 @@ KnownLeaves = dict[tuple[Part, NestedKey, int], LeafSpec]
 
 def leaf_spec(part: Part, key: NestedKey, spec: TensorSpec) -> LeafSpec:
     """Convert one spec."""
-    dtype = "object" if spec.dtype is None else str(spec.dtype).removeprefix("torch.")
+    dtype = dtype_name(spec.dtype)
     return LeafSpec(
         part=part,
         key=key,

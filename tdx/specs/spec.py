@@ -16,6 +16,7 @@ from torch import Tensor
 from tdx.foundation.errors import CheckError, SpecError, SpecIndexError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.text import dtype_name
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
     Arguments,
@@ -788,7 +789,7 @@ class Stacked(SpecStack):
         super().__init__(*specs, dim=dim)
         dtypes = [spec.dtype for spec in specs]
         if any(dtype != dtypes[0] for dtype in dtypes):
-            names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(dtypes))
+            names = ", ".join(dtype_name(dtype) for dtype in dict.fromkeys(dtypes))
             raise SpecError(
                 f"specs to stack must have the same dtype, got {names}",
                 hint="cast the values first: add a DTypeCastTransform to each env",

@@ -24,7 +24,11 @@ from torch import Tensor
 from tdx.envs.gym.conversion import is_image
 from tdx.envs.gym.numeric_spaces import CodecOptions
 from tdx.envs.gym.spaces import entry_key
-from tdx.foundation.gymnasium_internals import recorded_arguments, time_limit_of
+from tdx.foundation.gymnasium_internals import (
+    recorded_arguments,
+    statistics_key_of,
+    time_limit_of,
+)
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.pipeline import StageConfig
 from tdx.pipeline.catalog import load_catalog
@@ -356,7 +360,7 @@ def _time_limit(wrapper: object, place: Place) -> Counterpart:
 
 
 def _record_statistics(wrapper: object, place: Place) -> Counterpart:
-    path = getattr(wrapper, "_stats_key", "episode")
+    path = statistics_key_of(wrapper)
     total, count = place.new_key("episode_reward"), place.new_key("step_count")
     kwargs: dict[str, Value] = {} if count == "step_count" else {"step_count_key": count}
     return Counterpart(

@@ -234,7 +234,7 @@ def count_device_calls(
         base, stages = flatten_chain(env)
         for level in list_transformed_envs(env):
             level.planned = planned
-        name = subject or getattr(base, "_name", None) or type(base).__name__
+        name = subject or base.display_name
         envs = max(env.batch_size.numel(), 1)
         try:
             with timed_env(env, meter):

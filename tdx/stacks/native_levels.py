@@ -52,7 +52,7 @@ class ChainLevels(Levels):
     def part(self, slot: Slot) -> Part:
         """Return the part that the time of a method belongs to."""
         if slot.level < 0:
-            step, reset = base_parts(self.base)
+            step, reset = base_parts(self.base.display_name)
             own: Part | None = self.base.step_part
             return own or (reset if slot.method == "reset" else step)
         lanes: dict[str, Lane] = {"step": "forward", "inverse": "inverse", "reset": "reset"}

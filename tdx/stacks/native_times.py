@@ -53,7 +53,7 @@ def _attach_to_wrappers(
         if not thin and all(type(level.owner) in THIN_WRAPPERS for level in around):
             if instance_dict(inner) is None:
                 continue
-            for name, part in zip(("step", "reset"), base_parts(base), strict=True):
+            for name, part in zip(("step", "reset"), base_parts(base.display_name), strict=True):
                 patches.put(inner, name, meter.timed(part, getattr(inner, name)))
         elif around:
             # The name distinguishes its row from that of the env of tdx around it.
@@ -108,7 +108,7 @@ def timed_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iter
     finally:
         for level in levels:
             level.measure_with(None)
-    check_threads(threads, base_parts(base)[0].name)
+    check_threads(threads, base.display_name)
 
 
 @contextmanager

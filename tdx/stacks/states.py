@@ -62,10 +62,10 @@ class StateKeeper:
                 restore = partial(setattr, bits, "state", bits.state)
             elif isinstance(value, random.Random):
                 restore = partial(value.setstate, value.getstate())
-            elif isinstance(value, np.random.RandomState):
-                restore = partial(value.set_state, value.get_state())
             else:
-                restore = partial(value.set_state, value.get_state())
+                # A RandomState or a Generator of torch, whose states have different types.
+                generator: Any = value
+                restore = partial(generator.set_state, generator.get_state())
         elif isinstance(value, dict):
             restore, held = partial(_replace_items, value, dict(value)), list(value.values())
         elif isinstance(value, list | deque):

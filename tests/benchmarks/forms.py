@@ -25,6 +25,7 @@ import tdx
 from tdx.core import eager_program, transformed_env
 from tdx.core.plan import build
 from tdx.core.planned import executor, immediate
+from tdx.core.transforms import kernels
 from tests.benchmarks.chains import ENV, chain_6, chain_6_env, policy_of_stacks
 from tests.benchmarks.test_pixels import ENV as PONG
 from tests.benchmarks.test_pixels import FRAME_SKIP, pixel_chain, pixels_env
@@ -51,6 +52,11 @@ def without_array_kernels(patch: pytest.MonkeyPatch) -> None:
 def without_fused_images(patch: pytest.MonkeyPatch) -> None:
     """Defer image stages like any other stage."""
     patch.setattr(build, "fuse_images", lambda base, stages: None)
+
+
+def without_huge_pages(patch: pytest.MonkeyPatch) -> None:
+    """Leave the memory of every column in small pages."""
+    patch.setattr(kernels, "_LARGE", float("inf"))
 
 
 def without_worker_chunks(patch: pytest.MonkeyPatch) -> None:
@@ -134,6 +140,7 @@ def main() -> None:
         gymnasium.register_envs(ale_py)
         compare("fused images, Pong", lambda: pixels_env("tdx"), without_fused_images, 100)
         compare("fused images, 4 Pongs", make_vector, without_fused_images, 30)
+        compare("huge pages, Pong", lambda: pixels_env("tdx"), without_huge_pages, 100, rounds=41)
     wall = time.perf_counter
     compare("worker chunks, 8 Pendulums", make_parallel, without_worker_chunks, 500, clock=wall)
     compare("worker chunks, MLP policy", make_parallel, without_worker_chunks, 500, policy, wall)

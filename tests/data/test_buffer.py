@@ -184,7 +184,7 @@ def without(data: TensorDictBase, *keys: Any) -> TensorDictBase:
         (lambda d: d[:0], r"the data has no steps: its shape is \(0,\)"),
         (lambda d: d[0], "has 1 dims of steps, the data has 0"),
         (lambda d: "text", "takes tensors and TensorDicts, got str"),
-        (lambda d: d.set("words", "text"), r"'words': the storage takes tensors"),
+        (lambda d: d.set("words", "text"), r"'words': only tensors can be stored"),
     ],
 )
 @pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStorage])
@@ -241,6 +241,6 @@ def test_index_out_of_range() -> None:
 def test_other_objects_are_refused(storage: MakeStorage) -> None:
     steps = [TensorDict(seen=torch.zeros(1), word=NonTensorData(each)) for each in "ab"]
     buffer = TensorDictReplayBuffer(storage=storage(4), batch_size=2)
-    with pytest.raises(ArgumentError, match="key 'word': the storage takes tensors") as caught:
+    with pytest.raises(ArgumentError, match="key 'word': only tensors can be stored") as caught:
         buffer.extend(torch.stack(steps))
     assert caught.value.hint == "use ListStorage for other objects"

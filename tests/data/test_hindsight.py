@@ -119,7 +119,7 @@ def test_mistakes_are_named() -> None:
         HERReplayBuffer(is_reached, storage=ListStorage(5))
     buffer = make(goal_key="target")
     buffer.extend(episodes(4))
-    with pytest.raises(KeyNotFoundError, match=r"'target' to relabel.*goal_key"):
+    with pytest.raises(KeyNotFoundError, match=r"no key 'target'.*relabeled as goal_key"):
         buffer.sample()
     buffer = HERReplayBuffer(
         lambda steps: torch.zeros(3), storage=LazyTensorStorage(9), batch_size=10

@@ -9,12 +9,17 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from gymnasium.wrappers import ClipReward, TimeLimit
+from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, TimeLimit
 from tensordict import LazyStackedTensorDict, TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
-from tdx.foundation.gymnasium_internals import recorded_arguments, time_limit_of
+from tdx.foundation.gymnasium_internals import (
+    SPACE_GENERATOR,
+    recorded_arguments,
+    statistics_key_of,
+    time_limit_of,
+)
 from tdx.foundation.tensordicts import (
     make_tensordict_factory,
     maps_keys_only,
@@ -23,6 +28,9 @@ from tdx.foundation.tensordicts import (
     write,
 )
 from tdx.foundation.torch_internals import (
+    OpOverload,
+    TorchDispatchMode,
+    argument_names,
     by_device,
     forward_hooks,
     has_hooks,
@@ -97,6 +105,24 @@ def test_tensors_count_writes() -> None:
         assert in_place_count(torch.zeros(2)) is None, "torch: Tensor._version"
 
 
+def test_called_operators_name_their_arguments() -> None:
+    seen: list[tuple[object, list[str]]] = []
+
+    class Operators(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append((func, argument_names(func)))
+            return func(*args, **(kwargs or {}))
+
+    tensor = torch.zeros(2)
+    with Operators():  # type: ignore[no-untyped-call]
+        torch.clamp(tensor, 0, 1)
+    ((operator, names),) = seen
+    assert isinstance(operator, OpOverload), "torch: torch._ops.OpOverload"
+    assert names == ["self", "min", "max"], "torch: OpOverload._schema"
+
+
 def test_running_profilers_are_noticed() -> None:
     assert not is_profiler_enabled(), "torch: torch._C._autograd._profiler_enabled"
     with torch.profiler.profile():
@@ -107,6 +133,18 @@ def test_time_limits_keep_their_number_of_steps() -> None:
     env: Any = gymnasium.make("CartPole-v1", max_episode_steps=7)
     assert isinstance(env, TimeLimit)
     assert time_limit_of(env) == 7, "gymnasium: TimeLimit._max_episode_steps"
+
+
+def test_statistics_of_episodes_have_a_name() -> None:
+    env = RecordEpisodeStatistics(gymnasium.make("CartPole-v1"), stats_key="totals")
+    assert statistics_key_of(env) == "totals", "gymnasium: RecordEpisodeStatistics._stats_key"
+
+
+def test_spaces_have_no_generator_before_the_first_sample() -> None:
+    space = gymnasium.spaces.Discrete(3)
+    assert getattr(space, SPACE_GENERATOR) is None, "gymnasium: Space._np_random"
+    generator = space.np_random
+    assert getattr(space, SPACE_GENERATOR) is generator, "gymnasium: Space._np_random"
 
 
 def test_wrappers_record_their_arguments() -> None:

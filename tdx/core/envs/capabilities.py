@@ -103,6 +103,11 @@ class EnvCapabilities:
 
     # Measuring (core/meter.py, stacks/native_times.py)
 
+    @property
+    def display_name(self) -> str:
+        """Name in profiles: the id of a registered env, or the name of its class."""
+        return type(self).__name__
+
     meter: Meter | None = None
     """The meter of a profiled env."""
 

@@ -27,7 +27,7 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
     if not isinstance(policy, nn.Module) or hasattr(policy, "in_keys"):
         return policy
     if is_public_class(type(policy), nn):
-        return TensorPolicy(policy, _default_keys(policy, env), env.action_keys)
+        return TensorPolicy(policy, _default_keys(env), env.action_keys)
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [
         name
@@ -54,7 +54,7 @@ def is_public_class(kind: type, namespace: ModuleType | None) -> bool:
     return namespace is not None and getattr(namespace, kind.__name__, None) is kind
 
 
-def _default_keys(module: nn.Module, env: EnvBase) -> list[NestedKey]:
+def _default_keys(env: EnvBase) -> list[NestedKey]:
     """Return the observations for a module whose arguments are not named after any."""
     keys = env.observation_keys
     return ["observation"] if "observation" in keys else keys
@@ -86,7 +86,7 @@ class _UndecidedPolicy:
     """Finds out in its first call if a module takes the TensorDict or tensors."""
 
     def __init__(self, module: nn.Module, names: list[str], env: EnvBase) -> None:
-        keys = _default_keys(module, env) if len(names) == 1 else env.observation_keys
+        keys = _default_keys(env) if len(names) == 1 else env.observation_keys
         self._over_tensors = TensorPolicy(module, keys, env.action_keys)
         self._module = module
         self._decided: Policy | None = None

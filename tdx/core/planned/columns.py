@@ -14,9 +14,10 @@ from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.eager_run import stack_steps
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
+from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
-from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import new_tensordict, read
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import group_dims, new_tensordict, read
 
 
 @dataclass(slots=True)
@@ -114,17 +115,6 @@ def _build_group(
     return new_tensordict(fields, size, device)
 
 
-def group_dims(tensordict: TensorDictBase) -> dict[tuple[str, ...], tuple[int, ...]]:
-    """Return the dims of nested groups beyond the batch, by the parts of their key."""
-    lead = tensordict.ndim
-    dims = {}
-    for key in tensordict.keys(True, False):
-        value = tensordict.get(key)
-        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
-            dims[split_key(normalize_key(key))] = tuple(value.batch_size[lead:])
-    return dims
-
-
 def continues_root(first: Mapping[NestedKey, Tensor], values: Mapping[NestedKey, Tensor]) -> bool:
     """Return True if each column ``[T, *B, ...]`` has a root entry of its shape and dtype."""
     return all(
@@ -159,7 +149,7 @@ def assemble(
             root[key] = _root_column(chunk, key)
     root.update(inputs)
     size = torch.Size((*chunk.batch_size, chunk.length))
-    groups = group_dims(start)
+    groups = group_dims(start, start.ndim)
     columns = _time_last({**root, **_below_next(chunk.steps)}, lead)
     below = {("next", *path): dims for path, dims in groups.items()}
     return as_tensordict(columns, size, start.device, {**groups, **below})
@@ -170,7 +160,7 @@ def _assemble_steps(
 ) -> list[TensorDictBase]:
     """Return the steps one by one, as an eager rollout does."""
     inputs = chunk.inputs
-    groups, device, lead = group_dims(start), start.device, len(chunk.batch_size)
+    groups, device, lead = group_dims(start, start.ndim), start.device, len(chunk.batch_size)
     below = {("next", *path): dims for path, dims in groups.items()}
     root = dict(chunk.first)
     steps = []
@@ -225,7 +215,7 @@ def last_root(
     for key, value in chunk.steps.items():
         if key not in rewards:
             fields[key] = value[-1]
-    return as_tensordict(fields, chunk.batch_size, start.device, group_dims(start))
+    return as_tensordict(fields, chunk.batch_size, start.device, group_dims(start, start.ndim))
 
 
 def _below_next(columns: Columns) -> Columns:
@@ -317,12 +307,9 @@ def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | No
     if chunk_steps is not None and chunk_bytes is not None:
         raise ArgumentError("chunk_steps and chunk_bytes are both given", hint="pass one of them")
     for name, value in (("chunk_steps", chunk_steps), ("chunk_bytes", chunk_bytes)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise ArgumentError(
-                f"{name} must be an integer of at least 1, got {value!r}",
-                hint="pass a positive integer, or leave it out for the default",
+        if value is not None:
+            check_integer(
+                value, name, 1, "pass a positive integer, or leave it out for the default"
             )
     if chunk_steps is not None:
         return chunk_steps

@@ -89,6 +89,7 @@ from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import run_deferred
 from tdx.core.planned.workers import ChunkSource, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 
@@ -104,7 +105,7 @@ def rollout(
     set_truncated: bool,
 ) -> TensorDictBase:
     """Return a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.envs.EnvBase.rollout`."""
-    _check_max_steps(max_steps)
+    check_integer(max_steps, "max_steps", 1, "pass a positive integer")
     start = _first_input(env, request, auto_reset, tensordict)
     steps_per_chunk = steps_within(WHOLE_BYTES, env)
     parts: list[TensorDictBase | list[TensorDictBase]] = []
@@ -133,7 +134,7 @@ def iter_rollout(
     is requested.
     """
     if max_steps is not None:
-        _check_max_steps(max_steps)
+        check_integer(max_steps, "max_steps", 1, "pass a positive integer")
     size = chunk_steps_for(env, chunk_steps, chunk_bytes)
     return _iter_chunks(env, max_steps, request, size, auto_reset, tensordict)
 
@@ -173,14 +174,6 @@ def _take_data(chunk: RolloutChunk, dim: int) -> TensorDictBase:
     whole = join_chunks([chunk.data], dim, True)
     chunk.data = []
     return whole
-
-
-def _check_max_steps(max_steps: int) -> None:
-    """Check the number of steps of a rollout."""
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(
-            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
-        )
 
 
 def _first_input(
@@ -341,7 +334,8 @@ class PlannedRun:
         fused, meter = program.fused, env.meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
         # A base with a part of its own for the conversion measures the env inside.
-        parts = None if meter is None or base.step_part is not None else base_parts(base)
+        is_measured = meter is not None and base.step_part is None
+        parts = base_parts(base.display_name) if is_measured else None
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:

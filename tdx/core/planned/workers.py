@@ -34,16 +34,17 @@ from tdx.core.envs.failures import with_step
 from tdx.core.envs.policies import ActionCheck
 from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
-from tdx.core.planned.columns import as_tensordict, flatten, group_dims
+from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.transforms import Transform
 from tdx.core.transforms.kernels import Columns
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where, summarize_error
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import group_dims
 
 Memory = list[dict[str, dict[NestedKey, Any]]]
 """Episode memory of each stage: entries ``[*B, ...]``, or lists of them, by attribute and key."""
-Groups = dict[tuple[str, ...], tuple[int, ...]]
+Groups = Mapping[tuple[str, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,8 @@ class WorkerRun:
     def _tasks(
         self, start: TensorDictBase, actions: TensorDictBase | None, length: int
     ) -> list[ChunkTask]:
-        root, groups, batch = flatten(start), group_dims(start), dict[NestedKey, Tensor]()
+        root, groups = flatten(start), group_dims(start, start.ndim)
+        batch: dict[NestedKey, Tensor] = {}
         if self._policy is not None:
             batch = {key: root[key].detach() for key in self._policy.reads}
         generator = None if self._policy is None else torch.get_rng_state()

@@ -250,11 +250,7 @@ def find_stage_violations(
     A violation is attributed to the first stage whose data shows it, not to the stages after it
     that pass it on. Violations of the env before the chain have no stage.
 
-    Args:
-        env: The env with its chain; it is reset and stepped.
-        check_dtype: If True, compare dtypes.
-        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
-        steps: Number of steps to check.
+    The env is reset and stepped, the reset with ``tensordict``, ``[*B]``.
 
     Raises:
         EnvError: The env before the chain raised in a reset or a step.
@@ -333,47 +329,37 @@ class _HookChecker:
         *arguments: TensorDictBase,
     ) -> TensorDictBase:
         """Call a hook, check what it returns, and return it."""
-        self.is_busy = True
+        self.is_busy, stage = True, place.stage
         try:
-            return self._call(place, direction, function, *arguments)
+            if stage is None:
+                with env_errors(self._inner, self._hook):
+                    result = function(*arguments)
+                self._check(place.index, result)
+            elif direction == "inverse" and self._hook == "reset":
+                with _stage_errors(place, "a reset"):
+                    result = function(*arguments)
+            elif direction == "inverse":
+                before = {
+                    violation.identity
+                    for violation in self._inverse_violations(place.index, arguments[0])
+                }
+                with _stage_errors(place, "the inverse"):
+                    result = function(*arguments)
+                violations = self._inverse_violations(place.index - 1, result)
+                new = [violation for violation in violations if violation.identity not in before]
+                self._add(place.index, new)
+            else:
+                log: AbstractContextManager[set[NestedKey] | None] = nullcontext()
+                if self._hook == "step" and stage.needs_declared_input:
+                    log = logged_reads(arguments[0])
+                with _stage_errors(place, f"a {self._hook}"), log as keys:
+                    result = function(*arguments)
+                self._check(place.index, result)
+                if keys:
+                    self._check_input(place.index, arguments[0], keys)
+            return result
         finally:
             self.is_busy = False
-
-    def _call(
-        self,
-        place: Place,
-        direction: Direction,
-        function: Callable[..., TensorDictBase],
-        *arguments: TensorDictBase,
-    ) -> TensorDictBase:
-        stage = place.stage
-        if stage is None:
-            with env_errors(self._inner, self._hook):
-                result = function(*arguments)
-            self._check(place.index, result)
-            return result
-        if direction == "inverse":
-            if self._hook == "reset":
-                with _stage_errors(place, "a reset"):
-                    return function(*arguments)
-            before = {
-                violation.identity
-                for violation in self._inverse_violations(place.index, arguments[0])
-            }
-            with _stage_errors(place, "the inverse"):
-                result = function(*arguments)
-            after = self._inverse_violations(place.index - 1, result)
-            self._add(place.index, (new for new in after if new.identity not in before))
-            return result
-        log: AbstractContextManager[set[NestedKey] | None] = nullcontext()
-        if self._hook == "step" and stage.needs_declared_input:
-            log = logged_reads(arguments[0])
-        with _stage_errors(place, f"a {self._hook}"), log as keys:
-            result = function(*arguments)
-        self._check(place.index, result)
-        if keys:
-            self._check_input(place.index, arguments[0], keys)
-        return result
 
     def _check(self, index: int, result: TensorDictBase) -> None:
         hook, size = self._hook, result.batch_size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ _NARROW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 # Keys
 
 KeyPairs = tuple[tuple[NestedKey, NestedKey], ...]
+AnySpec = TypeVar("AnySpec", Composite, TensorSpec)
 
 
 def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) -> list[NestedKey]:
@@ -63,8 +64,13 @@ def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -
     return tuple(zip(in_keys, out_keys, strict=False))
 
 
-def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
-    """Return the error for a missing key: similar keys, then all, most similar first."""
+def missing_key_error(
+    key: NestedKey, known: Sequence[NestedKey], place: str, advice: str = ""
+) -> KeyNotFoundError:
+    """Return the error for a missing key: similar keys, then all, most similar first.
+
+    ``advice`` says where the key comes from, by default ``in_keys`` unless there is a similar one.
+    """
     by_name = {format_key(key): key for key in known}
     name = format_key(key)
     close = find_similar_names(name, by_name)
@@ -75,7 +81,8 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
         shown = [key if "." not in key else str(by_name[key]) for key in ordered]
         near = f"did you mean {' or '.join(shown[: len(close)])}? " if close else ""
         hint = f"{near}existing keys: {', '.join(shown) or 'none'}"
-        hint += "" if close or not known else "; select one with in_keys"
+        advice = advice or ("" if close or not known else "select one with in_keys")
+        hint += f"; {advice}" if advice else ""
     return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
 
 
@@ -161,32 +168,14 @@ def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
     return result
 
 
-@overload
 def map_leaves(
-    spec: Composite,
+    spec: AnySpec,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
+    function: Callable[[Any], Any],
     name: str | None = None,
     *,
     rename: bool = False,
-) -> Composite: ...
-@overload
-def map_leaves(
-    spec: TensorSpec,
-    pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
-    name: str | None = None,
-    *,
-    rename: bool = False,
-) -> TensorSpec: ...
-def map_leaves(
-    spec: TensorSpec,
-    pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[Any], TensorSpec],
-    name: str | None = None,
-    *,
-    rename: bool = False,
-) -> TensorSpec:
+) -> AnySpec:
     """Return a copy with a function of each source entry written under its target key.
 
     Args:

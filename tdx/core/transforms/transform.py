@@ -103,6 +103,9 @@ class Transform(ChainMember):
     needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
 
+    _requires_keys: ClassVar[bool] = False
+    """True if an env must have all in-keys, even if ``_call`` or ``_inv_call`` is overridden."""
+
     _joins: ClassVar[bool] = False
     """True if all in-keys are mapped to a single out-key."""
 
@@ -443,11 +446,13 @@ class Transform(ChainMember):
         return map_parts(input_spec, hooks, trusted="_is_verified" in vars(type(self)))
 
     def _check_in_keys(self, output_spec: Composite) -> None:
-        if not self._missing_tolerance and not self._overrides("_call"):
+        is_needed = self._requires_keys or not self._overrides("_call")
+        if is_needed and not self._missing_tolerance:
             require_keys(output_spec, self._in_keys, "the env at this stage")
 
     def _check_inverse_keys(self, input_spec: Composite) -> None:
-        if not self._missing_tolerance and not self._overrides("_inv_call"):
+        is_needed = self._requires_keys or not self._overrides("_inv_call")
+        if is_needed and not self._missing_tolerance:
             require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
     def transform_specs(

@@ -1,4 +1,4 @@
-"""Check the arguments of transforms."""
+"""Check the arguments of transforms, envs and buffers."""
 
 from __future__ import annotations
 

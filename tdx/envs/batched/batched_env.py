@@ -31,15 +31,7 @@ _PARTS = {
 
 
 class BatchedEnv(EnvBase):
-    """Several envs as one, with batch size ``[num_workers, *B]``.
-
-    Args:
-        num_workers: Number of envs.
-        create_env_fn: Function that creates an env, or a list with one for each worker.
-        create_env_kwargs: Keyword arguments for ``create_env_fn``, or a list of them.
-        device: Device of the batch. ``None``: the device of the envs, or the CPU if they differ.
-        non_blocking: True to allow asynchronous copies between devices.
-    """
+    """Several envs as one, with batch size ``[num_workers, *B]``."""
 
     writes_all_outputs: ClassVar[bool] = True
     is_closed: bool

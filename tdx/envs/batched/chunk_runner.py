@@ -20,7 +20,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.eager_run import RolloutChunk
 from tdx.core.envs.failures import failed_row
 from tdx.core.envs.policies import ActionSequence
-from tdx.core.planned.columns import as_tensordict, flatten, group_dims
+from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.planned.executor import PlannedRun, cached_program
 from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.planned.workers import (
@@ -37,6 +37,7 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import group_dims
 
 EntryFields = list[tuple[NestedKey, Field]]
 
@@ -133,7 +134,7 @@ class ChunkRunner:
             data = torch.stack(data, self._env.ndim) if data else None
         self._result = {} if data is None else flatten(data)
         layout = [(key, Field.of(value)) for key, value in self._result.items()]
-        groups = {} if data is None else group_dims(data)
+        groups = {} if data is None else group_dims(data, data.ndim)
         nbytes = sum(_aligned(field.nbytes) for _, field in layout)
         report = Report(chunk.length, layout, groups, memory, failure, generator, nbytes)
         if nbytes <= len(self._memory):

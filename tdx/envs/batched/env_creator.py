@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
+from tdx.core.transforms.validation import check_integer
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, WorkerError, did_you_mean
@@ -67,11 +68,7 @@ def create_env_factories(
     create_env_kwargs: Kwargs | Sequence[Kwargs] | None,
 ) -> list[EnvFactory]:
     """Create one factory for each worker."""
-    if type(num_workers) is not int or num_workers < 1:
-        raise ArgumentError(
-            f"num_workers must be an integer of at least 1, got {num_workers!r}",
-            hint="pass the number of envs, such as 2",
-        )
+    check_integer(num_workers, "num_workers", 1, "pass the number of envs, such as 2")
     creates = _repeat_for_workers(num_workers, create_env_fn, "create_env_fn")
     kwargs_or_list = {} if create_env_kwargs is None else create_env_kwargs
     kwargs = _repeat_for_workers(num_workers, kwargs_or_list, "create_env_kwargs")

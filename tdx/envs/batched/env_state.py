@@ -31,6 +31,7 @@ from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv
 from tdx.envs.gym.vector import SyncRows, VectorEnvRows
 from tdx.envs.native import CartPoleEnv, PendulumEnv
+from tdx.foundation.gymnasium_internals import SPACE_GENERATOR
 
 _CONSTANT_TYPES = (
     type,
@@ -136,7 +137,7 @@ def _gym_parts(env: AnyEnv | AnyVectorEnv, name: str) -> Iterator[tuple[str, obj
 def _attributes(part: Any) -> dict[str, object]:
     """Return the attributes of a part that may change while it runs."""
     if isinstance(part, gymnasium.Space):
-        return {"_np_random": part._np_random}
+        return {SPACE_GENERATOR: getattr(part, SPACE_GENERATOR)}
     if isinstance(part, VectorEnvRows):
         names = ("_ended", "_over", "_last")
         return {name: getattr(part, name) for name in names}

@@ -22,10 +22,8 @@ from tdx.envs.batched.env_creator import EnvFactory, Kwargs
 from tdx.envs.batched.env_state import EnvState, restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers, TensorBlock, ValueEntries, WriteReport
+from tdx.foundation.generators import GeneratorStates, get_generators, set_generators
 from tdx.foundation.keys import NestedKey
-
-Generators = tuple[Tensor, Any, tuple[Any, ...]]
-"""States of the global generators of torch, NumPy and Python."""
 
 
 def run_worker(
@@ -79,14 +77,14 @@ class _Rows:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.envs: list[EnvBase] = []
-        self._states: list[Generators | None] = []
+        self._states: list[GeneratorStates | None] = []
         self._current = 0
         self._exchanges: bool | None = None
 
     def add(self, factory: EnvFactory) -> None:
         """Create the next env."""
         if self.envs:
-            self._states[self._current] = _get_generators()
+            self._states[self._current] = get_generators()
             _seed_generators((self._seed + len(self.envs)) % 2**63)
         self._current = len(self.envs)
         self._states.append(None)
@@ -98,23 +96,12 @@ class _Rows:
             known = [shares_torch_rng(env) for env in self.envs]
             self._exchanges = len(known) > 1 and any(use is not False for use in known)
         if self._exchanges and place != self._current:
-            self._states[self._current] = _get_generators()
+            self._states[self._current] = get_generators()
             states = self._states[place]
             assert states is not None
-            _set_generators(states)
+            set_generators(states)
             self._current = place
         return self.envs[place]
-
-
-def _get_generators() -> Generators:
-    return torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-
-def _set_generators(states: Generators) -> None:
-    of_torch, of_numpy, of_python = states
-    torch.set_rng_state(of_torch)
-    np.random.set_state(of_numpy)
-    random.setstate(of_python)
 
 
 class _Server:

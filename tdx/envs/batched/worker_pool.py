@@ -14,6 +14,7 @@ from multiprocessing.util import Finalize
 import torch
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
+from tdx.core.transforms.validation import check_integer
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
@@ -47,13 +48,9 @@ def resolve_process_count(processes: int | None, num_workers: int) -> int:
     There is at most one process per env.
     """
     if processes is None:
-        processes = usable_cores()
-    elif type(processes) is not int or processes < 1:
-        raise ArgumentError(
-            f"processes must be an integer of at least 1, got {processes!r}",
-            hint="pass the number of processes, or leave it out for one per core",
-        )
-    return min(processes, num_workers)
+        return min(usable_cores(), num_workers)
+    hint = "pass the number of processes, or leave it out for one per core"
+    return min(check_integer(processes, "processes", 1, hint), num_workers)
 
 
 def split_rows(num_workers: int, processes: int) -> list[range]:

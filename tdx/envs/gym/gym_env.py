@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.error import DependencyNotInstalled
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
+from tdx.core.transforms.validation import check_integer
 from tdx.envs.gym.gym_wrapper import GymWrapper, check_frame_skip, wrap_env
 from tdx.envs.gym.interface import AnyEnv, AnyVectorEnv
 from tdx.envs.gym.providers import find_requirement, install_hint, is_installed
@@ -174,11 +175,7 @@ def make_env(
 
 
 def _check_arguments(num_envs: object, vectorization_mode: str) -> None:
-    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 0:
-        raise ArgumentError(
-            f"num_envs must be an integer of at least 0, got {num_envs!r}",
-            hint="use 0 for a single env without a batch dim",
-        )
+    check_integer(num_envs, "num_envs", 0, "use 0 for a single env without a batch dim")
     if vectorization_mode not in _MODES:
         raise ArgumentError(
             f"vectorization_mode must be one of {', '.join(_MODES)}, got {vectorization_mode!r}",

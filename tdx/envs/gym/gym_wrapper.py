@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
 from tdx.core.envs.capabilities import StepFields
+from tdx.core.transforms.validation import check_integer
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
@@ -120,6 +121,10 @@ class GymWrapper(EnvBase):
             )
         self._initialize(env, _name_of(env), categorical_action_encoding, device, seed)
         self.from_pixels, self.pixels_only, self.frame_skip = from_pixels, pixels_only, frame_skip
+
+    @property
+    def display_name(self) -> str:
+        return self._name
 
     def _initialize(
         self,
@@ -381,11 +386,9 @@ def wrap_env(
 
 def check_frame_skip(frame_skip: int | None) -> None:
     """Check the number of frames to skip."""
-    if frame_skip is not None and (isinstance(frame_skip, bool) or frame_skip < 1):
-        raise ArgumentError(
-            f"frame_skip must be at least 1, got {frame_skip!r}",
-            hint="use 1 to apply each action once, or leave it out for the env's default",
-        )
+    if frame_skip is not None:
+        hint = "use 1 to apply each action once, or leave it out for the env's default"
+        check_integer(frame_skip, "frame_skip", 1, hint)
 
 
 def has_own_generator(env: object) -> bool:

@@ -18,11 +18,11 @@ from tdx.compare.values import (
     Change,
     compare_entries,
     compare_tensors,
-    dtype_name,
     float_tolerance,
 )
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.foundation.keys import format_key
+from tdx.foundation.text import dtype_name
 from tdx.inspection.live.histories import build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import ImageView, PlotView
@@ -277,7 +277,7 @@ def _first_difference(
             kind = change.kind
         explanation: Explanation | None = None
         if match.b is not None and (change.kind != "dtype" or change.size is not None):
-            tolerance = float_tolerance([dtype_name(records[0][0])])
+            tolerance = float_tolerance([dtype_name(records[0][0].dtype)])
             explanation = explain_records(records, starts, tolerance)
         text = change.text
         if explanation is not None:

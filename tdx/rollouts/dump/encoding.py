@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from tdx.foundation.errors import StorageError
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import parse_json, validate_shape
 
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
 DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
+    dtype_name(dtype): dtype
     for dtype in (
         *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
         *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -69,7 +70,7 @@ def _encode(value: Any, blocks: list[bytes]) -> Any:
         return value if type(value) is not np.float64 else float(value)
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous()
-        name = str(flat.dtype).removeprefix("torch.")
+        name = dtype_name(flat.dtype)
         place = _place(flat.reshape(-1).view(torch.uint8).numpy().tobytes(), blocks)
         return {_TENSOR: [name, list(flat.shape), *place]}
     if isinstance(value, (np.ndarray, np.generic)):

@@ -11,12 +11,12 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from tdx.data.layout import LeavesByPath
+from tdx.data.layout import LeavesByPath, build_tensordict, nest_leaves, tensor_leaves
 from tdx.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
-from tdx.foundation.tensordicts import new_tensordict
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import Fields
 from tdx.specs import Binary, Bounded, Composite, OneHot, TensorSpec, Unbounded
 from tdx.specs.arguments import as_dtype
@@ -93,22 +93,7 @@ class FiniteCheck:
 
 def flatten_tensors(data: TensorDictBase) -> LeavesByPath:
     """Return every entry by its path."""
-    found: LeavesByPath = {}
-    _collect(data, (), found)
-    return found
-
-
-def _collect(data: TensorDictBase, path: Parts, found: LeavesByPath) -> None:
-    for name in data.keys():
-        value, here = data.get(name), (*path, name)
-        if isinstance(value, Tensor):
-            found[here] = value.detach()
-        elif isinstance(value, TensorDictBase) and not is_non_tensor(value):
-            _collect(value, here, found)
-        else:
-            raise ArgumentError(
-                "only tensors can be stored", where=Where(key=normalize_key(here)), hint=LEAVE_OUT
-            )
+    return tensor_leaves(data, LEAVE_OUT)
 
 
 def unflatten_tensors(
@@ -118,25 +103,10 @@ def unflatten_tensors(
 
     ``groups`` has the batch dimensions that nested TensorDicts have in addition, by path.
     """
-    every_group = {**{path[:-1]: () for path in leaves if len(path) > 1}, **groups}
-    return _unflatten(leaves, every_group, (), torch.Size(batch))
-
-
-def _unflatten(
-    leaves: Mapping[Parts, Tensor],
-    groups: Mapping[Parts, tuple[int, ...]],
-    path: Parts,
-    batch: torch.Size,
-) -> TensorDictBase:
-    depth = len(path)
-    entries: dict[str, Any] = {key[-1]: leaf for key, leaf in leaves.items() if key[:-1] == path}
-    children = {
-        group[: depth + 1] for group in groups if len(group) > depth and group[:depth] == path
-    }
-    for child in sorted(children):
-        entries[child[-1]] = _unflatten(leaves, groups, child, batch)
-    size = torch.Size((*batch, *groups.get(path, ())))
-    return new_tensordict(entries, size, torch.device("cpu"))
+    outer = {path[:size]: () for path in (*leaves, *groups) for size in range(len(path))}
+    all_groups = {(): (), **outer, **groups}
+    tree = nest_leaves(leaves, sorted(all_groups))
+    return build_tensordict(tree, all_groups, torch.Size(batch), torch.device("cpu"))
 
 
 def list_keys(tensordict: TensorDictBase) -> list[NestedKey]:
@@ -259,7 +229,7 @@ def describe_specs(env: EnvBase) -> list[SpecEntry]:
             key=list(split_key(key)),
             kind=space_kind(leaf),
             shape=list(leaf.shape),
-            dtype="object" if leaf.dtype is None else str(leaf.dtype).removeprefix("torch."),
+            dtype=dtype_name(leaf.dtype),
             low=_describe_bound(leaf, "low", torch.amin),
             high=_describe_bound(leaf, "high", torch.amax),
         )

@@ -315,11 +315,7 @@ class Manifest:
             raise StorageError("the manifest has steps without entries", hint=DAMAGED)
 
     def add(self, entry: IndexEntry, source: str) -> None:
-        """Add a line of the index, as it is read.
-
-        Args:
-            entry: The line.
-            source: Its name in error messages.
+        """Add a line of the index, as it is read; ``source`` is its name in error messages.
 
         Raises:
             StorageError: Its episodes do not fit the steps so far.

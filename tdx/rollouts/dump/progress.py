@@ -71,10 +71,6 @@ def ignore_progress(*progress: object) -> None:
 def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
     """Return how far the shards of a dump are, without reading committed ones.
 
-    Args:
-        folder: Folder of the dump.
-        plan: Its plan.
-
     Raises:
         StorageError: The folder cannot be read.
     """

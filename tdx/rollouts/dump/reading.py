@@ -17,6 +17,7 @@ from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_plain
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
@@ -217,7 +218,7 @@ class EntryStatistics(Result):
         return cls(
             key,
             (*values.shape[: dims - 1], *values.shape[dims:]),
-            str(values.dtype).removeprefix("torch."),
+            dtype_name(values.dtype),
             finite.mean().item() if len(finite) else None,
             int(sample.isnan().sum()),
             Histogram.of(sample),

@@ -147,16 +147,10 @@ def list_shard_files(folder: Path, shard: int) -> list[str]:
 
 
 def fetch_dump(url: str) -> Path:
-    """Download a dump, and compare it with its checksums.
+    """Download a dump, compare it with its checksums, and return its local folder.
 
     The folder is kept in the cache, and is used again while the manifest and the index at the URL
     are the same.
-
-    Args:
-        url: URL of the dump.
-
-    Returns:
-        Local folder with the dump.
 
     Raises:
         TdxError: The dump is missing or damaged, or cannot be downloaded.

@@ -23,6 +23,7 @@ from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.folders import open_path
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
 from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
@@ -63,7 +64,7 @@ class Track:
         leaves = [
             {
                 "key": list(path),
-                "dtype": str(dtype).removeprefix("torch."),
+                "dtype": dtype_name(dtype),
                 "shape": list(shape),
                 "file": self.file(path),
             }
@@ -232,6 +233,21 @@ class Track:
         self.check_files(root, steps)
         leaves = {path: self._map(root, path, steps) for path in self.leaves}
         return unflatten_tensors(leaves, (*self.batch_size, steps), self.groups)
+
+    def read_column(self, root: Container, path: Parts, start: int, steps: int) -> Tensor:
+        """Read the steps of an entry from ``start`` on, ``[T, *B, ...]``, into memory."""
+        dtype, shape = self.leaves[path]
+        if not (size := self.step_bytes(path)) or not steps:
+            return torch.empty((steps, *shape), dtype=dtype)
+        with root.open_file(self.file(path)) as file:
+            file.seek(start * size)
+            data = bytearray(file.read(steps * size))
+        if len(data) < steps * size:
+            raise StorageError(
+                f"{root.path / self.file(path)} ends before step {start + steps}",
+                hint=f"`tdx verify {root.path}` lists all problems",
+            )
+        return torch.frombuffer(data, dtype=dtype).reshape(steps, *shape)
 
     def _map(self, root: Container, path: Parts, steps: int) -> Tensor:
         dtype, shape = self.leaves[path]

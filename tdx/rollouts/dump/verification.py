@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from tdx.compare.values import Tolerance, compare_tensors
 from tdx.foundation.container import Container, replaced_error
@@ -333,27 +332,14 @@ def _episode_problems(root: Container, manifest: Manifest) -> Iterator[Problem]:
     rows, start = prod(manifest.batch_size), 0
     stored = EpisodeIndex(rows)
     for chunk in manifest.chunks:
-        columns = {
-            key: _read_column(root, track, paths[key], start, chunk.steps, rows)
-            for key in (*read.rewards, *read.ends)
-        }
+        columns = {}
+        for key in (*read.rewards, *read.ends):
+            column = track.read_column(root, paths[key], start, chunk.steps)
+            width = column.shape[1 + len(track.batch_size) :].numel()
+            columns[key] = column.reshape(chunk.steps, rows, width).movedim(0, 1)
         stored.add(*read.read_flat(columns.__getitem__, rows, chunk.steps))
         start += chunk.steps
     yield from _differences(stored, manifest.episodes, has_rewards)
-
-
-def _read_column(
-    root: Container, track: Track, path: Parts, start: int, steps: int, rows: int
-) -> Tensor:
-    dtype, shape = track.leaves[path]
-    size = track.step_bytes(path)
-    with root.open_file(track.file(path)) as file:
-        file.seek(start * size)
-        data = file.read(steps * size)
-    width = prod(shape[len(track.batch_size) :])
-    if not data:
-        return torch.zeros(rows, steps, width, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=dtype).reshape(steps, rows, width).movedim(0, 1)
 
 
 def _differences(

@@ -219,16 +219,10 @@ def _export_shards(
 
     def export_all(folder: Path) -> list[Exported]:
         jobs = [
-            _ShardExport(
-                shard.path,
-                shard.manifest.chunks[-1],
-                folder / f"{shard.path.name}{suffix}",
-                kind.name,
-                options,
-            )
+            (shard.path, shard.manifest.chunks[-1], folder / f"{shard.path.name}{suffix}")
             for shard in dump.shards
         ]
-        export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
+        export = partial(_export_shard, name=kind.name, options=options, keys=keys, dry_run=dry_run)
         if dry_run or dump.manifest.size < _PARALLEL_BYTES:
             return list(map(partial(export, on_rows=on_rows), jobs))
         return map_in_processes(export, jobs, "shard")
@@ -250,28 +244,23 @@ def _export_shards(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ShardExport:
-    """Exports one shard, in this process or another."""
-
-    shard: Path
-    last: Chunk  # differs if another process replaced the dump
-    target: Path
-    format: str
-    options: ExportOptions
-
-    def run(
-        self,
-        *,
-        keys: Sequence[str] | None,
-        dry_run: bool,
-        on_rows: Callable[[Progress], None] = ignore_progress,
-    ) -> Exported:
-        dump, kind = open_dump(self.shard), find_format(self.format)
-        if dump.manifest.chunks[-1] != self.last:
-            raise replaced_error(self.shard)
-        source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
-        return _export(source, dump, kind, self.target, self.options, dry_run)
+def _export_shard(
+    job: tuple[Path, Chunk, Path],
+    *,
+    name: str,
+    options: ExportOptions,
+    keys: Sequence[str] | None,
+    dry_run: bool,
+    on_rows: Callable[[Progress], None] = ignore_progress,
+) -> Exported:
+    """Export one shard, in this process or another: its folder, its last chunk, and the target."""
+    shard, last, target = job
+    dump, kind = open_dump(shard), find_format(name)
+    if dump.manifest.chunks[-1] != last:
+        # Another process replaced the dump.
+        raise replaced_error(shard)
+    source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
+    return _export(source, dump, kind, target, options, dry_run)
 
 
 def import_dump(

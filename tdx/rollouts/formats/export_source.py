@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ from tdx.foundation.array_files import Array, FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
 from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
@@ -23,7 +23,7 @@ from tdx.rollouts.dump.index import ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.progress import Progress, ignore_progress
 from tdx.rollouts.dump.reading import Dump
-from tdx.rollouts.dump.track import Track
+from tdx.rollouts.dump.track import Track, checksum
 from tdx.rollouts.formats.files import VERSION, array_column
 from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 
@@ -109,7 +109,7 @@ class ExportSource:
             name = format_key(normalize_key(column.path))
             key = name if column.track == DATA else f"{column.track}:{name}"
             inner = tuple(shape[len(self.batch_size) :])
-            found.append(ExportedEntry(key, column.name, inner, str(dtype).removeprefix("torch.")))
+            found.append(ExportedEntry(key, column.name, inner, dtype_name(dtype)))
         return tuple(found)
 
     def plan(self) -> ExportPlan:
@@ -172,24 +172,18 @@ class ExportSource:
             yield group
 
     def _read(self, track: Track, path: Parts, start: int, sizes: list[tuple[int, int]]) -> Tensor:
-        dtype, shape = track.leaves[path]
-        file, step = track.file(path), track.step_bytes(path)
-        steps = sum(count for _, count in sizes)
-        with Container.open(self.folder) as root, root.open_file(file) as stream:
-            stream.seek(start * step)
-            data = bytearray(stream.read(steps * step))
-        view, offset = memoryview(data), 0
+        file, offset = track.file(path), 0
+        with Container.open(self.folder) as root:
+            column = track.read_column(root, path, start, sum(count for _, count in sizes))
         for index, count in sizes:
-            crc = zlib.crc32(view[offset : offset + count * step])
-            if f"{crc:08x}" != self.manifest.chunks[index].crc32.get(file):
+            crc = checksum(column[offset : offset + count])
+            if crc != self.manifest.chunks[index].crc32.get(file):
                 raise StorageError(
                     f"the checksum of chunk {index} in {self.folder / file} differs",
                     hint=f"`tdx verify {self.folder}` lists all problems",
                 )
-            offset += count * step
-        if not data:
-            return torch.empty((steps, *shape), dtype=dtype)
-        return torch.frombuffer(data, dtype=dtype).reshape(steps, *shape)
+            offset += count
+        return column
 
     def check(self, paths: Sequence[Parts]) -> None:
         """Read entries once, and compare them with their checksums."""

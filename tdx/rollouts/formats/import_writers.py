@@ -20,6 +20,7 @@ from tdx.foundation.array_files import FileColumn
 from tdx.foundation.container import Container
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import split_key
+from tdx.foundation.text import dtype_name
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts, SpecEntry
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
@@ -298,7 +299,7 @@ def _specs(track: Track) -> list[SpecEntry]:
             key=list(key),
             kind="UnboundedContinuous" if dtype.is_floating_point else "UnboundedDiscrete",
             shape=list(shape),
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
             low=None,
             high=None,
         )

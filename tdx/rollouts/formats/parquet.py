@@ -21,6 +21,7 @@ from tdx.foundation.array_files import (
     check_expansion,
 )
 from tdx.foundation.errors import StorageError
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import is_numeric, parse_note, to_array
@@ -99,7 +100,7 @@ def _field(source: ExportSource, column: ExportColumn) -> pa.Field:
     size = math.prod(step.shape)
     # Parquet cannot read back lists of length 0.
     single = pa.from_numpy_dtype(step.dtype) if size else pa.null()
-    metadata = {"shape": str(list(step.shape)), "dtype": str(dtype).removeprefix("torch.")}
+    metadata = {"shape": str(list(step.shape)), "dtype": dtype_name(dtype)}
     return pa.field(column.name, single if size <= 1 else pa.list_(single, size), metadata=metadata)
 
 

@@ -22,11 +22,11 @@ from tdx.foundation.errors import (
     get_first_line,
     summarize_error,
 )
+from tdx.foundation.generators import preserved_generators
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.pipeline.values import Value
 from tdx.specs import Bounded, TensorSpec, Unbounded
 from tdx.stacks.checkpoints import Checkpoint, Feature, read_checkpoint
-from tdx.stacks.observe.replay import preserved_generators
 
 _INIT = "is_init"
 _ACTION = "action"

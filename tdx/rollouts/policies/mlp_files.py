@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError, get_first_line
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.keys import Keys, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.foundation.untrusted import parse_json
 from tdx.pipeline.policies import OutputActivation, make_policy
 from tdx.pipeline.values import Value
@@ -175,7 +176,7 @@ def read_mlp(file: Path, data: bytes) -> Mlp:
         raise ArgumentError(f"{file} has more than {MAX_LAYERS} layers", hint=_SAVE_AGAIN)
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            known = ", ".join(dtype_name(dtype) for dtype in _DTYPES)
             raise ArgumentError(
                 f"{name} in {file} has the dtype {tensor.dtype}", hint=f"weights are {known}"
             )

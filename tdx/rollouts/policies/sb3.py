@@ -28,7 +28,9 @@ from tdx.foundation.errors import (
     install_extra,
     summarize_error,
 )
+from tdx.foundation.generators import preserved_generators
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.text import dtype_name
 from tdx.pipeline.values import Value
 from tdx.specs import (
     Binary,
@@ -42,7 +44,6 @@ from tdx.specs import (
     Unbounded,
 )
 from tdx.specs.leaf import domain_text, leaf_spec
-from tdx.stacks.observe.replay import preserved_generators
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -339,7 +340,7 @@ def _describe(spec: TensorSpec, lead: int) -> str:
 
 
 def _describe_numbers(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
-    kind = "float" if dtype.is_floating_point else str(dtype).removeprefix("torch.")
+    kind = "float" if dtype.is_floating_point else dtype_name(dtype)
     return f"{kind} {list(shape) or [1]}"
 
 

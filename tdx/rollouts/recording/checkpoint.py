@@ -20,6 +20,7 @@ from tdx.envs import EnvBase
 from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.serialization import to_plain
+from tdx.foundation.text import dtype_name
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 
@@ -45,7 +46,7 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return tensors as plain data, without very large ones."""
     return {
         name: {
-            "dtype": str(value.dtype).removeprefix("torch."),
+            "dtype": dtype_name(value.dtype),
             "shape": list(value.shape),
             "values": to_plain(value.cpu().flatten().tolist(), strict=True),
         }

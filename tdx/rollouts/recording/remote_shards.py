@@ -80,17 +80,8 @@ def roll_out_to_url(
 ) -> Iterator[tuple[ShardedRollout, Path]]:
     """Roll out a pipeline into a sharded dump at a URL; committed shards are kept.
 
-    The files are those of :func:`roll_out_shards`. Nothing is locked: two runs with the same
-    request write the same files.
-
-    Args:
-        request: What to roll out, all shards together.
-        url: URL of the dump.
-        count: Number of shards.
-        engine: ``local``, ``ray`` or ``slurm``.
-        workers: Number of shards at a time. ``None``: chosen by the engine.
-        retries: Number of further attempts for a shard whose env, process or upload fails.
-        on_progress: Called about twice per second.
+    The arguments and files are those of :func:`roll_out_shards`; a shard is also tried again after
+    an upload that fails. Nothing is locked: two runs with the same request write the same files.
 
     Yields:
         The result, and a temporary folder with the plan, the manifests and the indexes.

@@ -221,11 +221,7 @@ def estimate(
 ) -> Estimate:
     """Estimate what :func:`~tdx.rollouts.recording.rollout.roll_out` writes and how long it takes.
 
-    Args:
-        request: What to roll out.
-        folder: Folder of the dump, which is not created.
-        force: Whether an existing dump may be replaced.
-        measure: Whether a few steps are run to measure the speed.
+    The folder is not created. With ``measure``, a few steps are run to measure the speed.
 
     Raises:
         TdxError: The request is invalid, or the env fails in the measured steps.

@@ -45,12 +45,6 @@ def roll_out(
 ) -> Manifest:
     """Roll out a pipeline into a new dump.
 
-    Args:
-        request: What to roll out.
-        folder: Folder of the dump.
-        force: Whether an existing dump may be replaced.
-        on_chunk: Called after each chunk.
-
     Raises:
         TdxError: The request is invalid, the env fails, or the disk is full. The chunks that were
             finished before are in the dump.

@@ -86,17 +86,8 @@ def roll_out_shards(
     """Roll out a pipeline into a sharded dump; committed shards are kept.
 
     The content depends on the request and the number of shards only: not on the engine, the number
-    of workers, or failures.
-
-    Args:
-        request: What to roll out, all shards together.
-        folder: Folder of the dump.
-        count: Number of shards.
-        engine: ``local``, ``ray`` or ``slurm``.
-        workers: Number of shards at a time. ``None``: chosen by the engine.
-        force: Whether an existing dump may be replaced.
-        retries: Number of further attempts for a shard whose env or process fails.
-        on_progress: Called about twice per second.
+    of workers, or failures. The arguments are those of :func:`record_shards`; ``on_progress`` is
+    called about twice per second.
 
     Raises:
         TdxError: The request is invalid or differs from the existing shards, the engine is not
@@ -118,13 +109,7 @@ def resume_shards(
 ) -> ShardedRollout:
     """Record the missing shards of a dump, with the pipeline and policy in its plan.
 
-    Args:
-        folder: Folder of the dump.
-        engine: ``local``, ``ray`` or ``slurm``.
-        workers: Number of shards at a time. ``None``: chosen by the engine.
-        retries: Number of further attempts for a shard whose env or process fails.
-        allow_code: Whether Python objects may be imported.
-        on_progress: Called about twice per second.
+    The arguments are those of :func:`roll_out_shards`.
 
     Raises:
         TdxError: The dump is damaged, another process records it, the engine is not available, or
@@ -153,12 +138,7 @@ def roll_out_shard(
 ) -> ShardedRollout:
     """Record one shard in this process, while other processes may record other ones.
 
-    Args:
-        request: What to roll out, all shards together; the same in every process.
-        folder: Folder of the dump.
-        count: Number of shards.
-        shard: Index of the shard.
-        on_chunk: Called after each chunk.
+    The request is for all shards together, and the same in every process.
 
     Raises:
         TdxError: The request is invalid or differs from the existing shards, the env fails, or the

@@ -23,6 +23,7 @@ from tdx.foundation.container import Container, make_folders
 from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.foundation.files import atomic_folder, remove_path, report_write_errors
 from tdx.foundation.folders import sync_path
+from tdx.foundation.generators import preserved_generators
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
@@ -326,20 +327,15 @@ def _remove_part(part: Path) -> None:
 @contextmanager
 def _reproducible(seed: int) -> Iterator[None]:
     """Give a shard the same threads and global random numbers in every process."""
-    threads, numpy_state, python_state = (
-        torch.get_num_threads(),
-        np.random.get_state(),
-        random.getstate(),
-    )
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    np.random.seed(seed)
-    random.seed(seed)
     try:
-        yield
+        with preserved_generators():
+            np.random.seed(seed)
+            random.seed(seed)
+            yield
     finally:
         torch.set_num_threads(threads)
-        np.random.set_state(numpy_state)
-        random.setstate(python_state)
 
 
 # The whole dump

@@ -21,11 +21,11 @@ from tdx.foundation.errors import (
     get_first_line,
     summarize_error,
 )
+from tdx.foundation.generators import preserved_generators
 from tdx.foundation.simulated_cuda import DEVICE, SimulatedCuda
 from tdx.stacks.checkpoints.model import Checkpoint, Processor, SampleEntries
 from tdx.stacks.checkpoints.stack import CheckpointStack
 from tdx.stacks.device_calls import MEASURING, CallCounter, DeviceCalls
-from tdx.stacks.observe.replay import preserved_generators
 
 if TYPE_CHECKING:
     from tdx.stacks.samples import Sample

@@ -1,5 +1,6 @@
 """Observe a running stack: one event per call of a level; traces, times and replays of them."""
 
+from tdx.foundation.generators import preserved_generators
 from tdx.stacks.observe.env_inside import base_key, replaced_env
 from tdx.stacks.observe.events import (
     OPAQUE,
@@ -12,7 +13,7 @@ from tdx.stacks.observe.events import (
 )
 from tdx.stacks.observe.levels import Levels, NestedLevels, RowEntries, Slot
 from tdx.stacks.observe.recorder import LastResults
-from tdx.stacks.observe.replay import MAX_EVENTS, CallRecorder, CallReplay, preserved_generators
+from tdx.stacks.observe.replay import MAX_EVENTS, CallRecorder, CallReplay
 from tdx.stacks.observe.times import check_threads, timed_levels
 from tdx.stacks.observe.traces import Actor, locate, traced
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from tdx.foundation.errors import EnvError, summarize_error
+from tdx.foundation.generators import preserved_generators
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.stacks.observe.events import (
     INFO,
@@ -74,18 +75,6 @@ def _seeded_state(kind: type[np.random.BitGenerator], seed: int) -> Mapping[str,
     It is cached, because a recording and its replays seed with the same numbers.
     """
     return kind(seed).state
-
-
-@contextmanager
-def preserved_generators() -> Iterator[None]:
-    """Restore the global generators after a block."""
-    state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)
 
 
 class CallRecorder:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, Columns
-from tdx.core.transforms.spec_maps import map_leaves, require_keys, unlocked_copy
+from tdx.core.transforms.spec_maps import map_leaves, unlocked_copy
 from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 
@@ -51,6 +51,7 @@ class DeviceCastTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.POINTWISE
+    _requires_keys = True
 
     def __init__(
         self,
@@ -168,14 +169,6 @@ class DeviceCastTransform(Transform):
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         if self._given_device is None:
             self._inner_device = output_spec.device
-
-    def _check_in_keys(self, output_spec: Composite) -> None:
-        if not self._missing_tolerance:
-            require_keys(output_spec, self._in_keys, "the env at this stage")
-
-    def _check_inverse_keys(self, input_spec: Composite) -> None:
-        if not self._missing_tolerance:
-            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
     def _to_device(self, spec: TensorSpec) -> TensorSpec:
         return spec.to(self.device)

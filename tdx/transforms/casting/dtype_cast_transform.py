@@ -12,6 +12,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_keys
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.text import dtype_name
 from tdx.specs import Composite, TensorSpec
 
 OUTPUT_PARTS = ("full_observation_spec", "full_reward_spec")
@@ -129,7 +130,7 @@ class DTypeCastTransform(Transform):
             for part in spec.values():
                 leaf = part.get(key, None)
                 if leaf is not None and leaf.dtype is not self.dtype_in:
-                    name = str(self.dtype_in).removeprefix("torch.")
+                    name = dtype_name(self.dtype_in)
                     raise ChainError(
                         f"{type(self).__name__} casts {name}, but {format_key(key)!r} is "
                         f"{leaf.dtype}",

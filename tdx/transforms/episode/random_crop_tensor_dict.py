@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
-from tdx.core.transforms.validation import check_integer
+from tdx.core.transforms.validation import check_dim, check_integer
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import read
@@ -47,13 +47,8 @@ class RandomCropTensorDict(StoredDataTransform):
         self, sub_seq_len: int, sample_dim: int = -1, mask_key: NestedKey | None = None
     ) -> None:
         self.sub_seq_len = check_integer(sub_seq_len, "sub_seq_len", 1, "for example 20")
-        if isinstance(sample_dim, bool) or not isinstance(sample_dim, int):
-            raise ArgumentError(
-                f"sample_dim must be an integer, got {sample_dim!r}",
-                hint="for example -1 for the last dim",
-            )
         super().__init__()
-        self.sample_dim = sample_dim
+        self.sample_dim = check_dim(sample_dim, "sample_dim", allow_positive=True)
         self.mask_key = None if mask_key is None else normalize_key(mask_key)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

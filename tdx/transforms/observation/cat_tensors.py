@@ -27,6 +27,7 @@ from tdx.core.transforms.spec_maps import (
     with_entries,
     without_keys,
 )
+from tdx.core.transforms.validation import check_dim
 from tdx.foundation.errors import ArgumentError, ChainError, Where
 from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
@@ -78,10 +79,7 @@ class CatTensors(Transform):
         unsqueeze_if_oor: bool = False,
         sort: bool = True,
     ) -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise ArgumentError(
-                f"dim must be an integer, got {dim!r}", hint="for example -1 for the last dim"
-            )
+        check_dim(dim, "dim", allow_positive=True)
         if in_keys is None and dim != -1:
             raise ArgumentError(
                 f"without in_keys, dim must be -1, got {dim}",

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.spec_maps import normalize_keys, require_keys, unlocked_copy
+from tdx.core.transforms.spec_maps import normalize_keys, unlocked_copy
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.specs import Composite, TensorSpec, Unbounded
@@ -51,6 +51,7 @@ class ModuleTransform(Transform):
     """
 
     time_behavior = TimeBehavior.CONTROL
+    _requires_keys = True
 
     def __init__(
         self,
@@ -139,10 +140,6 @@ class ModuleTransform(Transform):
         return self._call(tensordict)
 
     # Specs
-
-    def _check_in_keys(self, output_spec: Composite) -> None:
-        if not self._missing_tolerance:
-            require_keys(output_spec, self._in_keys, "the env at this stage")
 
     def _check_inverse_keys(self, input_spec: Composite) -> None:
         """Accept any keys: the module may write entries that the env does not declare."""

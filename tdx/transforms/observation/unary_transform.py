@@ -9,7 +9,7 @@ from tensordict import NonTensorData, NonTensorStack, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.spec_maps import map_leaves, require_keys
+from tdx.core.transforms.spec_maps import map_leaves
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.tensordicts import read
@@ -49,6 +49,7 @@ class UnaryTransform(Transform):
     _is_verified = True
 
     time_behavior = TimeBehavior.CONTROL
+    _requires_keys = True
 
     def __init__(
         self,
@@ -126,14 +127,6 @@ class UnaryTransform(Transform):
         return self._call(tensordict)
 
     # Specs
-
-    def _check_in_keys(self, output_spec: Composite) -> None:
-        if not self._missing_tolerance:
-            require_keys(output_spec, self._in_keys, "the env at this stage")
-
-    def _check_inverse_keys(self, input_spec: Composite) -> None:
-        if not self._missing_tolerance:
-            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
     def _mapped_spec(self, spec: TensorSpec) -> TensorSpec:
         return _spec_of(self._apply_transform(spec.zero()), spec)

@@ -238,7 +238,7 @@ def test_marking_the_last_step_needs_a_truncated_flag() -> None:
 
 
 def test_max_steps_is_at_least_one() -> None:
-    with pytest.raises(ArgumentError, match="max_steps must be at least 1, got 0"):
+    with pytest.raises(ArgumentError, match="max_steps must be an integer of at least 1, got 0"):
         CountingEnv().rollout(0)
 
 

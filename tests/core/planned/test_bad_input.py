@@ -177,10 +177,10 @@ def test_a_callback_that_raises() -> None:
 @pytest.mark.parametrize("steps", [0, -3, True, "3", 2.0, None])
 def test_invalid_number_of_steps(steps: Any) -> None:
     env = chained(Plain(), True)
-    with pytest.raises(ArgumentError, match="max_steps must be at least 1"):
+    with pytest.raises(ArgumentError, match="max_steps must be an integer of at least 1"):
         env.rollout(steps)
     if steps is not None:
-        with pytest.raises(ArgumentError, match="max_steps must be at least 1"):
+        with pytest.raises(ArgumentError, match="max_steps must be an integer of at least 1"):
             env.iter_rollout(steps)
 
 

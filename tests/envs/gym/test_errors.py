@@ -180,7 +180,7 @@ def test_a_step_without_an_action() -> None:
     [
         ({"num_envs": -1}, "num_envs must be an integer of at least 0, got -1"),
         ({"num_envs": 1.5}, "num_envs must be an integer of at least 0, got 1.5"),
-        ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
+        ({"frame_skip": 0}, "frame_skip must be an integer of at least 1, got 0"),
         (
             {"num_envs": 2, "vectorization_mode": "asink"},
             "sync, async, got 'asink' (did you mean async?)",

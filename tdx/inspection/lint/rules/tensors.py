@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.text import dtype_name
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import (
     Fix,
@@ -19,8 +20,6 @@ from tdx.inspection.lint.rule import (
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from tdx.specs import TensorSpec
 
 _DOWNSIZE = ("Resize", "CenterCrop")
@@ -205,7 +204,7 @@ def reward_cast(context: LintContext) -> Iterator[Violation]:
             is_lossless = spec.dtype.is_floating_point and str(spec.dtype) not in _SHORT
             is_chosen = stage.has_in_keys_argument or _is_double(stage.before.outputs[key])
             if before != spec.dtype and not (is_lossless and is_chosen):
-                cast = f"from {_dtype_name(before)} to {_dtype_name(spec.dtype)}"
+                cast = f"from {dtype_name(before)} to {dtype_name(spec.dtype)}"
                 message = f"{format_key(key)!r} is cast {cast}"
                 hint = "list the keys to cast in in_keys"
                 yield Violation(message, hint, stage.index, key, _exclude_reward(stage, key))
@@ -295,10 +294,6 @@ def double_precision_output(context: LintContext) -> Iterator[Violation]:
 
 def _is_double(spec: TensorSpec) -> bool:
     return str(spec.dtype) == "torch.float64"
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _exclude_reward(stage: LintStage, reward: NestedKey) -> Fix | None:
