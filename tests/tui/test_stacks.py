@@ -17,7 +17,6 @@ from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.draft import FIRST_WRAPPER_NUMBER, Draft
 from tdx.pipeline.model import StackFacts, Wrapper
 from tdx.stacks.building import build_stack
-from tdx.tui.backend.messages import Job
 from tdx.tui.contract.worker import compare_contract, freeze_contract
 from tdx.tui.live.messages import (
     Command,
@@ -34,7 +33,7 @@ from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
-from tests.tui.driving import Driver, driven
+from tests.tui.driving import driven, job
 from tests.tui.idle import resize
 from tests.tui.pictures import until
 from tests.tui.playing import playing
@@ -45,10 +44,6 @@ NAMES = ["OrderEnforcing", "TimeLimit", "RescaleAction", "NormalizeObservation"]
 REASON = f"the stages are Python code of {MAKE}: edit them there"
 
 
-def names(app: Driver) -> list[str]:
-    return [stage.config.name for stage in app.app.workspace.draft.stages]
-
-
 # Chain and specs
 
 
@@ -56,7 +51,7 @@ def names(app: Driver) -> list[str]:
 async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
         # The wrappers are stages with arguments and specs.
-        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert app.names == [*NAMES, "FrameStackObservation"]
         assert "5 stages · gymnasium" in app.text("ChainPane")
         assert "● 2 RescaleAction" in app.text("ChainPane")
         assert "min_action=-1.0" in app.text("ChainPane")
@@ -81,7 +76,7 @@ async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
             await app.press(key)
             assert app.notices == [REASON], key
         await app.press("enter")
-        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert app.names == [*NAMES, "FrameStackObservation"]
         assert not app.app.workspace.editor.is_modified
 
         # Adding a transform makes the env the base of a tdx chain.
@@ -92,7 +87,7 @@ async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
         assert "● 0 StepCounter" in app.text("ChainPane")
         app.app.workspace.undo()
         await app.settle()
-        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert app.names == [*NAMES, "FrameStackObservation"]
 
         # Settings of the env can be edited.
         await app.open(env=MAKE)
@@ -100,12 +95,12 @@ async def test_wrappers_of_a_factory_are_stages_that_cannot_be_edited() -> None:
             "set seed", app.app.workspace.draft.with_env(EnvConfig(MAKE, seed=3))
         )
         await app.settle()
-        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert app.names == [*NAMES, "FrameStackObservation"]
         assert app.app.workspace.editor.draft == Draft(EnvConfig(MAKE, seed=3))
 
         # Status bar names the function that was opened.
         await app.open(env=MAKE)
-        assert names(app)
+        assert app.names
         assert "new pipeline" not in app.text("#status")
         assert MAKE.rpartition("/")[2] in app.text("#status")
 
@@ -135,12 +130,12 @@ async def test_problems_of_a_factory_are_at_their_wrapper() -> None:
 
         # The stages of a tdx env are shown and its chain can be extended.
         await app.open(env=f"{MODULE}:make_native")
-        assert names(app) == ["StepCounter"]
+        assert app.names == ["StepCounter"]
         assert "1 stage · tdx" in app.text("ChainPane")
         await app.press("down", "2")
         assert "+ step_count" in app.text("SpecsTab")
         await app.press("escape", "a", "text:RewardSum", "enter", "escape")
-        assert names(app) == ["RewardSum"]
+        assert app.names == ["RewardSum"]
         assert "● 0 RewardSum" in app.text("ChainPane")
         app.app.workspace.select(-1)
         await app.press("2")
@@ -178,7 +173,7 @@ async def test_an_env_of_a_file_can_be_chosen_in_the_app(tmp_path: Any) -> None:
     file.write_text("import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
     async with driven(env=None, allow_code=True) as app:
         await app.press("e", f"text:{file}:make", "enter")
-        assert "TimeLimit" in names(app)
+        assert "TimeLimit" in app.names
 
 
 def test_the_env_is_created_once_while_its_chain_is_inspected() -> None:
@@ -362,10 +357,6 @@ async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
 # Profile
 
 
-def job() -> Job:
-    return Job(lambda topic, value: None, {})
-
-
 def test_the_profile_has_a_row_for_each_wrapper() -> None:
     from tdx.tui.profile.worker import measure_pipeline
 
@@ -413,7 +404,7 @@ STEPS = ["rename_observations", "to_batch", "device", "normalizer", "device", "u
 async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
     async with driven(env=SOUND) as app:
         # The processors of a checkpoint are stages with specs.
-        assert names(app) == STEPS
+        assert app.names == STEPS
         chain = app.text("ChainPane")
         assert "6 stages · checkpoint" in chain
         assert "new pipeline" not in app.text("#status")
@@ -433,7 +424,7 @@ async def test_processors_of_a_checkpoint_are_stages(tmp_path: Path) -> None:
             app.notices.clear()
             await app.press(*keys)
             assert f"the stages are the files of {SOUND}, which tdx does not edit" in app.notices
-            assert names(app) == STEPS
+            assert app.names == STEPS
 
         # Findings of a checkpoint are at their stages.
         await app.open(env=RENAMED)
@@ -525,7 +516,7 @@ async def test_samples_of_a_checkpoint_are_chosen_in_the_app(recorded: str) -> N
         assert "Samples: drawn from the specs" in app.text("StageTab")
         app.app.workspace.choose_samples(recorded)
         await until(app, "Samples: from")
-        assert names(app) == STEPS
+        assert app.names == STEPS
         app.app.workspace.choose_samples("missing.npz")
         await until(app, "missing.npz")
         assert app.app.workspace.status.problems
