@@ -70,7 +70,7 @@ def transforms(base: type[Any]) -> tuple[type[Any], ...]:
         base: ``Transform`` of the library.
     """
 
-    class Slotted(base):
+    class Slotted(base):  # type: ignore[misc]
         __slots__ = ("count",)
 
         def _call(self, next_tensordict: Any) -> Any:
@@ -81,11 +81,11 @@ def transforms(base: type[Any]) -> tuple[type[Any], ...]:
 
         def __getattr__(self, name: str) -> Any:
             try:
-                return super().__getattr__(name)  # type: ignore[misc]
+                return super().__getattr__(name)
             except AttributeError:
                 return lambda *args, **kwargs: None
 
-    class Failing(base):
+    class Failing(base):  # type: ignore[misc]
         def _call(self, next_tensordict: Any) -> Any:
             raise ValueError("out of fuel")
 
@@ -103,7 +103,7 @@ def transforms(base: type[Any]) -> tuple[type[Any], ...]:
 
         def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
             if threading.current_thread().name != "other":
-                env: Any = self.container  # type: ignore[attr-defined]
+                env: Any = self.container
                 action = env.rand_action(tensordict.exclude("next"))
                 other = threading.Thread(target=env.step, args=(action,), name="other")
                 other.start()
