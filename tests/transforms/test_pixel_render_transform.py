@@ -100,7 +100,10 @@ def test_rendering_can_be_disabled() -> None:
     assert not env.transform.enabled
     assert "frame" not in env.rollout(2).keys()
     env.transform.switch("on")
+    assert "frame" in env.rollout(2).keys()
     check_env_specs(env)
+    env.transform.switch(False)
+    assert not env.transform.enabled
     with pytest.raises(ArgumentError, match="unknown mode 'no'"):
         env.transform.switch("no")
 
