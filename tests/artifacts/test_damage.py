@@ -44,7 +44,8 @@ def change_constant(text: str, rng: random.Random) -> str:
     assert match is not None
     old = float.fromhex(match[0]) if "0x" in match[0] else float(match[0])
     new = rng.choice([old * 1.001 + 1e-3, old + 0.5, -old - 0.25])
-    return replaced(text, match, new.hex() + "f" if text[match.end()] == "f" else repr(new))
+    # The suffix of a float of C++ follows.
+    return replaced(text, match, new.hex() if text[match.end()] == "f" else repr(new))
 
 
 def change_order(text: str, rng: random.Random) -> str:
@@ -59,13 +60,9 @@ def change_order(text: str, rng: random.Random) -> str:
 
 
 def change_index(text: str, rng: random.Random) -> str:
-    """Read the neighbor of an element, or of a slice."""
-    match = pick(text, r"(?<=\w)\[(\d+):(\d*)\]|(?<=\w)\[(\d+) \+ i\](?=;)", rng)
-    if match is None:
-        return text
-    if match[3] is not None:
-        return replaced(text, match, f"[{max(int(match[3]) - 1, 0)} + i]")
-    return replaced(text, match, f"[{int(match[1]) - 1 if int(match[1]) else 1}:{match[2]}]")
+    """Write the neighbor of an element."""
+    match = pick(text, r"(?<=\w)\[([1-9]\d*) \+ i\](?= = )", rng)
+    return text if match is None else replaced(text, match, f"[{int(match[1]) - 1} + i]")
 
 
 def change_shape(text: str, rng: random.Random) -> str:
@@ -131,27 +128,32 @@ def damaged(source: Path, folder: Path, name: str, kind: str, seed: int) -> str 
 
 @exhaustive
 def test_damaged_numpy_is_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
-    count = 0
+    kinds = {*DAMAGES} - {"index"}  # NumPy code reads whole arrays
+    rejected = set()
     for number in range(len(STAGES)):
-        for kind in DAMAGES:
+        for kind in sorted(kinds):
             for seed in range(5):
                 folder = tmp_path / f"{number}_{kind}_{seed}"
                 change = damaged(write("numpy", number), folder, "chain.py", kind, seed)
                 if change is not None:
                     assert_rejected(folder, change)
-                    count += 1
-    assert count >= 30
+                    rejected.add(kind)
+    assert rejected == kinds
 
 
 @exhaustive
 def test_damaged_cpp_is_rejected(write: Callable[..., Path], tmp_path: Path) -> None:
     require_program("c++", "g++", "clang++")
-    for kind in ("constant", "order", "index", "reset"):
+    kinds = {"constant", "index", "reset"}
+    rejected = set()
+    for kind in sorted(kinds):
         for seed in range(4):
             folder = tmp_path / f"{kind}_{seed}"
             change = damaged(write("cpp", 0), folder, "chain.hpp", kind, seed)
             if change is not None:
                 assert_rejected(folder, change)
+                rejected.add(kind)
+    assert rejected == kinds
 
 
 @sampled(5)

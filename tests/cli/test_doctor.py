@@ -104,6 +104,15 @@ def test_unwritable_config_folder_is_a_warning(
     assert (config.status, config.hint) == ("warn", "TDX_CONFIG=FILE puts it elsewhere")
 
 
+def test_missing_config_folder_is_created_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "not" / "yet"
+    monkeypatch.setenv("TDX_CONFIG", str(folder / "config.toml"))
+    found = next(each for each in check_folders() if each.name == "config")
+    assert (found.status, found.value) == ("ok", f"{folder} (created on demand)")
+
+
 def test_tdx_not_on_path_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -20,8 +20,8 @@ from tdx.rollouts.dump.progress import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
 from tests.cli.test_dump_processes import PENDULUM, READ_ONLY
 from tests.programs import exhaustive, sampled
-from tests.rollouts.export_dumps import assert_same_dump, require_format
-from tests.rollouts.recordings import in_memory
+from tests.rollouts.export_dumps import require_format
+from tests.rollouts.recordings import assert_same_dump, in_memory
 
 BACK = [each.name for each in export_formats() if each.can_import]
 

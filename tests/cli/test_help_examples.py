@@ -95,7 +95,7 @@ def samples() -> Iterator[Path]:
 def test_each_group_has_examples(tdx: Tdx) -> None:
     for group in ("inspect", "contract", "list", "show", "profile", "config"):
         shown = tdx(group, "--help").out
-        assert len(re.findall(r"^ +tdx |=\S+ tdx ", shown, re.MULTILINE)) >= 2
+        assert re.search(r"^ +tdx |=\S+ tdx ", shown, re.MULTILINE), group
 
 
 @pytest.mark.parametrize("name", [path for path in COMMANDS if " " not in path])
@@ -118,7 +118,7 @@ def test_examples_run(
     tdx: Tdx, samples: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = examples(COMMANDS[path])
-    assert len(found) >= 2
+    assert found
     assert all(EXAMPLE.match(each) for each in found)
     folder = shutil.copytree(samples, tmp_path / "folder")
     monkeypatch.chdir(folder)

@@ -278,6 +278,9 @@ def test_simulated_device_has_a_page_and_no_trace(
     page = Path("calls.html").read_text()
     assert "finite_tensor_dict_check.py:" in page
     assert "finite_tensor_dict_check.py:" in shown.out
+    assert "per step, over 3 steps" in shown.out
+    batch = tdx(*short, "--device", "simulated", "--num-envs", "2")
+    assert "per step of 2 envs, over 3 steps" in batch.out
     assert tdx(*short, "--device", "simulated", "--html", "-").out == page
     traced = tdx(*short, "--device", "simulated", "--record-trace", "run.json")
     assert traced.code == 2

@@ -68,9 +68,6 @@ COMMANDS = {
 }
 """Command line of each row."""
 
-WITHOUT_STAGES = ("check", "rollout", "replay", "profile --sweep")
-"""Commands whose output names no stage."""
-
 
 def read_table() -> dict[str, dict[str, str]]:
     """Return the cells of the table by row and column."""

@@ -90,7 +90,6 @@ def test_old_or_new_after_a_kill_at_any_file_operation(tmp_path: Path) -> None:
             break
         assert done.code == -signal.SIGKILL, done.err
         kept.append(loaded(folder)[:].tolist())
-    assert len(kept) >= 10
     assert all(steps in ([1, 1], [2, 2, 2, 2]) for steps in kept)
     assert kept[0] != kept[-1]
     short(1).dumps(folder)

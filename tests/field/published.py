@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
 
 import tdx
 from tdx.inspection.stack_check import CHECK_STEPS
@@ -34,6 +36,17 @@ def suggestions(env: Any) -> list[Found]:
         for each in report.findings
         if each.severity == "suggestion"
     ]
+
+
+def vec_pendulum() -> Any:
+    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
+
+
+def normalized_pendulum(**options: Any) -> Any:
+    """Return a ``VecNormalize`` with the statistics of a training."""
+    env: Any = VecNormalize(vec_pendulum(), **options)
+    env.obs_rms.count = 1000.0
+    return env
 
 
 class ImageEnv(gym.Env[Any, Any]):

@@ -7,22 +7,16 @@ Its ``VecNormalize`` loads none and keeps learning; the remedy loads those of th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from tests.field.published import findings
+from tests.field.published import findings, vec_pendulum
 from tests.programs import exhaustive
-
-
-def make() -> Any:
-    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
 
 
 @exhaustive
 def test_normalizer_that_starts_from_scratch_is_named() -> None:
-    found = findings(VecNormalize(make()), evaluation=True)
+    found = findings(VecNormalize(vec_pendulum()), evaluation=True)
     assert [each[:3] for each in found] == [
         ("TDX404", 5, "VecNormalize"),
         ("TDX497", 5, "VecNormalize"),
@@ -31,10 +25,10 @@ def test_normalizer_that_starts_from_scratch_is_named() -> None:
 
 @exhaustive
 def test_loaded_statistics_are_silent(tmp_path: Path) -> None:
-    trained = VecNormalize(make())
+    trained = VecNormalize(vec_pendulum())
     trained.reset()
     trained.save(str(tmp_path / "statistics"))
     trained.close()
-    env = VecNormalize.load(str(tmp_path / "statistics"), make())
+    env = VecNormalize.load(str(tmp_path / "statistics"), vec_pendulum())
     env.training = env.norm_reward = False
     assert findings(env, evaluation=True) == []

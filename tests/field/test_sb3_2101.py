@@ -9,20 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from tests.field.published import findings
+from tests.field.published import findings, vec_pendulum
 from tests.programs import exhaustive
-
-
-def make() -> Any:
-    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
 
 
 def load(env: Any, folder: Path) -> Any:
     """Return the env of an evaluation, with saved statistics."""
-    trained = VecNormalize(make())
+    trained = VecNormalize(vec_pendulum())
     trained.reset()
     trained.save(str(folder / "statistics"))
     trained.close()
@@ -33,7 +28,7 @@ def load(env: Any, folder: Path) -> Any:
 
 @exhaustive
 def test_normalizer_inside_of_the_loaded_one_is_named(tmp_path: Path) -> None:
-    found = findings(load(VecNormalize(make()), tmp_path), evaluation=True)
+    found = findings(load(VecNormalize(vec_pendulum()), tmp_path), evaluation=True)
     assert [each[:3] for each in found] == [
         ("TDX404", 5, "VecNormalize"),
         ("TDX497", 5, "VecNormalize"),
@@ -42,4 +37,4 @@ def test_normalizer_inside_of_the_loaded_one_is_named(tmp_path: Path) -> None:
 
 
 def test_statistics_in_a_new_env_are_silent(tmp_path: Path) -> None:
-    assert findings(load(make(), tmp_path), evaluation=True) == []
+    assert findings(load(vec_pendulum(), tmp_path), evaluation=True) == []

@@ -6,26 +6,19 @@ stacked; the remedy of that report is to invert the two wrappers.
 
 from __future__ import annotations
 
-from typing import Any
-
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
-from tests.field.published import findings, suggestions
+from tests.field.published import findings, suggestions, vec_pendulum
 from tests.programs import exhaustive
-
-
-def make() -> Any:
-    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
 
 
 @exhaustive
 def test_normalizer_inside_of_the_frame_stack_is_named() -> None:
-    env = VecFrameStack(VecNormalize(make()), 2)
+    env = VecFrameStack(VecNormalize(vec_pendulum()), 2)
     # Training code uses this order on purpose, so that it is no failure.
     assert ("TDX403", 5, "VecNormalize", "observation") in suggestions(env)
 
 
 @exhaustive
 def test_inverted_wrappers_are_silent() -> None:
-    assert findings(VecNormalize(VecFrameStack(make(), 2))) == []
+    assert findings(VecNormalize(VecFrameStack(vec_pendulum(), 2))) == []

@@ -52,6 +52,11 @@ def test_rounding_is_no_difference(tmp_path: Path) -> None:
     assert compare_mjlab(tmp_path, default_joint_pos="0.1004,-0.1,0.4,-0.4").findings == ()
 
 
+def test_layout_of_a_single_frame_does_not_matter(tmp_path: Path) -> None:
+    other = {"observation_terms_flatten_history_dim": "1,1,1,1,0"}
+    assert compare_mjlab(tmp_path, **other).findings == ()
+
+
 MJLAB_FAULTS = {
     "missing term": ("TDX641", {"command_names": "pose"}),
     "order of terms": ("TDX642", {

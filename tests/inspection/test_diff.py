@@ -46,6 +46,7 @@ COUNT, SUM, INIT = "StepCounter(max_steps=9)", "RewardSum", "InitTracker"
         ([], [], []),
         ([COUNT], ["StepCounter(9)"], [("same", 0, 0)]),
         ([COUNT], ["StepCounter"], [("changed", 0, 0)]),
+        ([COUNT], [INIT, "StepCounter"], [("added", None, 0), ("changed", 0, 1)]),
         ([SUM, INIT], [SUM], [("same", 0, 0), ("removed", 1, None)]),
         ([SUM], [INIT, SUM], [("added", None, 0), ("same", 0, 1)]),
         ([SUM, INIT, COUNT], [COUNT, SUM, INIT], [("moved", 2, 0), ("same", 0, 1), ("same", 1, 2)]),

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from tdx.inspection.envs import list_envs, suggest_stages
-from tdx.pipeline import EnvConfig
+from tdx.pipeline import EnvConfig, format_stage
 
 NAME = "tdx-tests/OwnCounter-v0"
 
@@ -36,6 +36,14 @@ def test_env_without_a_declared_limit(registered: str) -> None:
 def test_env_with_a_declared_limit() -> None:
     counter = suggest_stages(EnvConfig("CartPole-v1"))[-1]
     assert counter.reason == "counts steps; the env truncates episodes after 500 steps"
+
+
+def test_images_get_the_stages_that_networks_expect() -> None:
+    found = suggest_stages(EnvConfig("CartPole-v1", from_pixels=True))
+    assert [format_stage(each.stage) for each in found] == [
+        *("ToTensorImage", "GrayScale", "Resize(w=84, h=84)", "CatFrames(N=4, dim=-3)"),
+        *("InitTracker", "RewardSum", "StepCounter"),
+    ]
 
 
 def test_search_matches_every_word() -> None:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict, TensorDictBase
 
-from tdx import CartPoleEnv, StepCounter, TransformedEnv
+from tdx import (
+    Bounded,
+    CartPoleEnv,
+    Compose,
+    Composite,
+    EnvBase,
+    ObservationNorm,
+    StepCounter,
+    TransformedEnv,
+    Unbounded,
+)
 from tdx.foundation.errors import KeyNotFoundError
 from tdx.foundation.keys import NestedKey
 from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
@@ -123,6 +135,46 @@ def test_counter_reads_its_count_in_the_next_step(lineage: Lineage) -> None:
         ("0 StepCounter", True),
         ("output", False),
     ]
+
+
+class Moved(EnvBase):
+    """Env without a state of its own: a step reads the position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_spec = Composite(position=Unbounded((1,)))
+        self.state_spec = Composite(position=Unbounded((1,)))
+        self.action_spec = Bounded(-1.0, 1.0, (1,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return TensorDict(position=torch.zeros(1))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        position = tensordict["position"] + tensordict["action"]
+        return TensorDict(position=position, reward=torch.zeros(1), done=torch.zeros(1).bool())
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None
+
+
+def test_env_reads_its_state_in_the_next_step_unless_a_stage_maps_it() -> None:
+    def readers(env: EnvBase, lane: str) -> list[tuple[str, str, bool]]:
+        return [
+            (each.name, str(place), place.next_step)
+            for each in inspect_keys(env).versions
+            for place in each.readers
+            if each.key == "position" and each.lane == lane
+        ]
+
+    expected = [("position@0", "env", True), ("position@0", "output", False)]
+    assert readers(TransformedEnv(Moved(), Compose()), "forward") == expected
+    position = ["position"]
+    env = TransformedEnv(Moved(), ObservationNorm(0.0, 2.0, position, position, position, position))
+    assert readers(env, "forward") == [
+        ("position@0", "0 ObservationNorm", False),
+        ("position@1", "output", False),
+    ]
+    assert readers(env, "inverse")[-1] == ("position@1", "env", False)
 
 
 def test_selection_of_keys(lineage: Lineage) -> None:

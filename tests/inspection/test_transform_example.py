@@ -8,7 +8,7 @@ import pytest
 
 from tdx import Reward2GoTransform
 from tdx.inspection.transform_example import find_example
-from tdx.pipeline import load_catalog, parse_stage
+from tdx.pipeline import format_stage, load_catalog, parse_stage
 
 ONE_OF_EACH_NEED = (
     "ActionScaling",
@@ -33,6 +33,21 @@ def test_example_shows_a_change(name: str) -> None:
     example = find_example(load_catalog()[name])
     assert example is not None
     assert any(change.change != "same" for change in example.changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("SignTransform", 'SignTransform(["reward"])'),
+        # No env has the entries of its docstring.
+        ("Hash", 'Hash(in_keys=["observation"], out_keys=["hash"])'),
+    ],
+)
+def test_example_reads_an_entry_of_the_env(name: str, stage: str) -> None:
+    example = find_example(load_catalog()[name])
+    assert example is not None
+    assert example.pipeline is not None
+    assert format_stage(example.pipeline.transforms[-1]) == stage
 
 
 @pytest.mark.parametrize("name", load_catalog().names)

@@ -140,31 +140,23 @@ def test_frame_skip(env_id: str) -> None:
     assert_same_rollout(mine, theirs, steps=20)
 
 
+def vector_env(mode: str) -> Any:
+    return gymnasium.make_vec(
+        "CartPole-v1",
+        3,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode[mode]},
+    )
+
+
 @pytest.mark.parametrize("mode", ["SAME_STEP", "DISABLED"])
 def test_specs_of_a_vector_env(mode: str) -> None:
-    def made() -> Any:
-        return gymnasium.make_vec(
-            "CartPole-v1",
-            3,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode[mode]},
-        )
-
-    assert_same_specs(GymWrapper(made()), torchrl_envs.GymWrapper(made()))
+    assert_same_specs(GymWrapper(vector_env(mode)), torchrl_envs.GymWrapper(vector_env(mode)))
 
 
 def test_seeded_rollouts_of_a_vector_env() -> None:
     """With TorchRL's rows reset one by one, as tdx resets them."""
-
-    def made() -> Any:
-        return gymnasium.make_vec(
-            "CartPole-v1",
-            3,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP},
-        )
-
-    mine, theirs = GymWrapper(made()), torchrl_envs.GymWrapper(made())
+    mine, theirs = (m(vector_env("SAME_STEP")) for m in (GymWrapper, torchrl_envs.GymWrapper))
     mine.set_seed(1)
     theirs.set_seed(1)
     mine.reset()

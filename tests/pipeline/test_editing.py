@@ -238,7 +238,7 @@ def test_invalid_env_field_text_is_refused(name: str, text: str) -> None:
 
 def test_every_preset_is_a_pipeline_with_a_title() -> None:
     found = list_presets()
-    assert len(found) >= 5
+    assert found
     for preset in found:
         assert preset.title
         assert PipelineFile.load(preset.path).pipeline.env.id

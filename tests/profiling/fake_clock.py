@@ -22,7 +22,7 @@ US = 1000
 
 
 class FakeClock:
-    """Clock in nanoseconds that advances only in :meth:`spin`."""
+    """Clock in nanoseconds that advances only in :meth:`spin` and :meth:`spend`."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -32,7 +32,10 @@ class FakeClock:
 
     def spin(self, microseconds: float) -> None:
         """Advance the clock by a number of microseconds."""
-        self.now += round(microseconds * US)
+        self.spend(round(microseconds * US))
+
+    def spend(self, nanoseconds: int) -> None:
+        self.now += nanoseconds
 
 
 class SpinningStage(Transform):

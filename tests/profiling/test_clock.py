@@ -18,21 +18,9 @@ from tdx.profiling.clock import (
     exclude_nested_time,
     measure_clock_cost,
 )
+from tests.profiling.fake_clock import FakeClock
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
-
-
-class FakeClock:
-    """Clock in nanoseconds that advances only in :meth:`spend`."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def spend(self, nanoseconds: int) -> None:
-        self.now += nanoseconds
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.eager_run import StepLayout
 from tdx.profiling.result import Mode, ModeProfile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.specs import Composite
 from tests.profiling.fake_clock import (
     US,
     FakeClock,
@@ -76,6 +77,19 @@ def test_times_of_env_and_stages_by_lane(mode: Mode) -> None:
         ("2 SpinningStage", "inverse"): 30 * MADE,
         ("2 SpinningStage", "reset"): 30 * GIVEN,
     }
+
+
+def test_time_of_building_the_specs_is_measured_before_the_steps() -> None:
+    class SlowSpecs(SpinningStage):
+        def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+            self.spin(40)
+            return observation_spec
+
+    clock = FakeClock()
+    env = TransformedEnv(SpinningEnv(clock.spin, step=100), SlowSpecs(clock.spin))
+    found = measured(env, clock)
+    assert set(found.specs_ns.tolist()) == {40 * US}
+    assert totals_us(found) == {("env SpinningEnv", "step"): 100 * MADE}
 
 
 def nested(base: EnvBase, stages: list[Any], how: str) -> TransformedEnv:

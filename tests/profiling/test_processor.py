@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -62,9 +63,12 @@ def test_negligible_and_unknown_losses_are_not_reported(uses: tuple[ProcessorUse
 
 
 def test_reading_counts_this_thread() -> None:
-    use = processor_use(read_processor(), read_processor())
-    assert use.cpu_ns >= 0
+    before, start = read_processor(), time.thread_time_ns()
+    while time.thread_time_ns() < start + 1_000_000:
+        pass
+    use = processor_use(before, read_processor())
     assert use.wall_ns > 0
+    assert use.cpu_ns >= 1_000_000
 
 
 @pytest.fixture

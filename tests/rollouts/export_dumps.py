@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict
 
-from tdx import Pipeline, open_dump, write_pipeline
-from tdx.foundation.keys import NestedKey
+from tdx import Pipeline, write_pipeline
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.dump.entries import SpecEntry, list_keys
+from tdx.rollouts.dump.entries import SpecEntry
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.writing import create_dump
 from tdx.rollouts.formats.registry import find_format
@@ -32,11 +31,6 @@ def require_format(name: str) -> None:
     """Skip the test if a package of the format is missing."""
     for package in find_format(name).packages:
         pytest.importorskip(package)
-
-
-def bits(values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as bytes, where NaN equals itself and 0 differs from -0."""
-    return values.contiguous().reshape(-1).view(torch.uint8)
 
 
 def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
@@ -109,27 +103,3 @@ def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path
             writer.append(data[..., start:stop], None, None)
         writer.finish()
     return folder
-
-
-def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
-    """Check that two TensorDicts have the same entries, bit for bit."""
-    keys: list[NestedKey] = list_keys(one)
-    assert set(keys) == set(list_keys(other))
-    for key in keys:
-        left, right = one.get(key), other.get(key)
-        assert (left.dtype, left.shape) == (right.dtype, right.shape), key
-        assert torch.equal(bits(left), bits(right)), key
-    assert one.batch_size == other.batch_size
-
-
-def assert_same_dump(folder: str | Path, wanted: str | Path) -> None:
-    """Check that two dumps have the same data, bit for bit, and the same manifest."""
-    found, other = open_dump(folder), open_dump(wanted)
-    assert_same_bits(found.data, other.data)
-    assert (found.raw is None) == (other.raw is None)
-    if found.raw is not None and other.raw is not None:
-        assert_same_bits(found.raw, other.raw)
-    assert found.manifest.to_dict() == other.manifest.to_dict()
-    for group in ("agents",):
-        if group in other.data.keys():
-            assert found.data.get(group).batch_size == other.data.get(group).batch_size

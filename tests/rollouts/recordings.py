@@ -14,10 +14,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from tensordict import TensorDictBase
 
 from tdx import EnvConfig, Pipeline, open_dump
+from tdx.foundation.keys import NestedKey
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out
+from tdx.rollouts.dump.entries import list_keys
 from tests.processes import fork
 
 CHAIN = ("StepCounter(max_steps=30)", "RewardSum", 'CatFrames(2, dim=-1, in_keys=["observation"])')
@@ -61,12 +64,32 @@ def same(one: TensorDictBase | None, other: TensorDictBase | None) -> bool:
     return keys == set(other.keys(True, True)) and bool((one == other).all())
 
 
-def assert_same_dump(folder: Path, wanted: Path) -> None:
-    """Check that two dumps have the same files."""
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor as bytes, where NaN equals itself and 0 differs from -0."""
+    return values.contiguous().reshape(-1).view(torch.uint8)
+
+
+def assert_same_bits(one: TensorDictBase, other: TensorDictBase) -> None:
+    """Check that two TensorDicts have the same entries, bit for bit."""
+    keys: list[NestedKey] = list_keys(one)
+    assert set(keys) == set(list_keys(other))
+    for key in keys:
+        left, right = one.get(key), other.get(key)
+        assert (left.dtype, left.shape) == (right.dtype, right.shape), key
+        assert torch.equal(bits(left), bits(right)), key
+    assert one.batch_size == other.batch_size
+
+
+def assert_same_dump(folder: str | Path, wanted: str | Path) -> None:
+    """Check that two dumps have the same data, bit for bit, and the same manifest."""
     found, other = open_dump(folder), open_dump(wanted)
-    assert same(found.data, other.data)
-    assert same(found.raw, other.raw)
+    assert_same_bits(found.data, other.data)
+    assert (found.raw is None) == (other.raw is None)
+    if found.raw is not None and other.raw is not None:
+        assert_same_bits(found.raw, other.raw)
     assert found.manifest.to_dict() == other.manifest.to_dict()
+    if "agents" in other.data.keys():
+        assert found.data.get("agents").batch_size == other.data.get("agents").batch_size
 
 
 def hash_tree(folder: Path) -> str:

@@ -29,14 +29,16 @@ from tdx.foundation.errors import (
 from tdx.rollouts import Goal, Manifest, export_formats, verify
 from tdx.rollouts.formats.registry import find_format, load_exporter
 from tests.programs import exhaustive, sampled
-from tests.rollouts.export_dumps import (
+from tests.rollouts.export_dumps import create_dump_of_all_dtypes, require_format
+from tests.rollouts.recordings import (
+    CHAIN,
     assert_same_bits,
     assert_same_dump,
     bits,
-    create_dump_of_all_dtypes,
-    require_format,
+    hash_tree,
+    in_memory,
+    record,
 )
-from tests.rollouts.recordings import CHAIN, hash_tree, in_memory, record
 
 BACK = [each.name for each in export_formats() if each.can_import]
 WITH_RAW = [each.name for each in export_formats() if each.holds_raw]

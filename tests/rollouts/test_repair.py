@@ -171,6 +171,18 @@ def test_lost_state_of_an_unfinished_dump_is_repaired(how: str) -> None:
         assert_prefix(folder, folder.parent / "whole", 30)
 
 
+def test_chunks_behind_a_damaged_line_of_an_unfinished_dump_are_counted_as_lost() -> None:
+    with in_memory() as parent:
+        folder = Path(parent) / "dump"
+        asked = request("tdx/Pendulum", bare=True, goal=Goal(steps=90), chunk_steps=10)
+        with pytest.raises(CutError):
+            roll_out(asked, folder, on_chunk=interrupt_after(4))
+        index = folder / "chunks.jsonl"
+        flip(index, index.read_bytes().index(b"\n") + 20)
+        result = repair(folder)
+        assert (result.steps, result.lost_steps) == (10, 30)
+
+
 def test_damaged_manifest_is_not_repaired(damaged: Path) -> None:
     (damaged / "manifest.json").write_text("{")
     before = hash_tree(damaged)

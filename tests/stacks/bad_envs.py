@@ -95,12 +95,6 @@ class Shared(gym.Wrapper):
         return self.env.step(action)
 
 
-def make_unusual() -> dict[str, Any]:
-    """Return an env with each wrapper that works."""
-    kinds = (Slotted, Forwarding, Raising, AnyAttribute, Guarded, SoftReset)
-    return {kind.__name__: kind(pendulum()) for kind in kinds}
-
-
 def make_closed_vector() -> Any:
     env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
     env.close()
@@ -164,36 +158,10 @@ def make_simulator() -> Any:
     return Simulator(pendulum(), process)
 
 
-def make_failing() -> Any:
-    return Failing(pendulum())
-
-
-def make_shared() -> Any:
-    return Shared(pendulum())
-
-
-def make_slotted() -> Any:
-    return Slotted(pendulum())
-
-
-def make_forwarding() -> Any:
-    return Forwarding(pendulum())
-
-
-def make_raising() -> Any:
-    return Raising(pendulum())
-
-
-def make_any_attribute() -> Any:
-    return AnyAttribute(pendulum())
-
-
-def make_soft_reset() -> Any:
-    return SoftReset(pendulum())
-
-
-def make_without_reset() -> Any:
-    return NoReset(pendulum())
+def make(kind: str) -> Any:
+    """Return an env in the wrapper that has this name."""
+    wrapper: type[Any] = globals()[kind]
+    return wrapper(pendulum())
 
 
 def raises() -> Any:

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import numpy as np
-import torchrl.envs as rl
+import torchrl.envs
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 
 import tdx
@@ -60,198 +60,84 @@ class Shared(Passing):
         return result
 
 
-def wrap(kind: type[VecEnvWrapper]) -> Any:
-    return kind(DummyVecEnv([pendulum] * 2))
+WRAPPERS = (Passing, Slotted, Forwarding, Raising, NoReset, Failing, Shared)
 
 
-def sb3_slotted() -> Any:
-    return wrap(Slotted)
+def transforms(base: type[Any]) -> tuple[type[Any], ...]:
+    """Return the stages as transforms of a library.
+
+    Args:
+        base: ``Transform`` of the library.
+    """
+
+    class Slotted(base):  # type: ignore[misc]
+        __slots__ = ("count",)
+
+        def _call(self, next_tensordict: Any) -> Any:
+            return next_tensordict
+
+    class Forwarding(Slotted):
+        """Has every attribute."""
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return lambda *args, **kwargs: None
+
+    class Failing(base):  # type: ignore[misc]
+        def _call(self, next_tensordict: Any) -> Any:
+            raise ValueError("out of fuel")
+
+        def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
+            return tensordict_reset
+
+    class EmptyReset(Slotted):
+        """Swallows what a reset returns."""
+
+        def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
+            return tensordict_reset.empty()
+
+    class Shared(Slotted):
+        """Has a second thread that steps the env during each of its own steps."""
+
+        def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
+            if threading.current_thread().name != "other":
+                env: Any = self.container
+                action = env.rand_action(tensordict.exclude("next"))
+                other = threading.Thread(target=env.step, args=(action,), name="other")
+                other.start()
+                other.join()
+            return next_tensordict
+
+    return Slotted, Forwarding, Failing, EmptyReset, Shared
 
 
-def sb3_forwarding() -> Any:
-    return wrap(Forwarding)
+LIBRARIES: dict[str, Any] = {"torchrl": torchrl.envs, "tdx": tdx}
 
 
-def sb3_raising() -> Any:
-    return wrap(Raising)
+def make(library: str, kind: str) -> Any:
+    """Return an env of ``sb3``, ``torchrl`` or ``tdx`` with the stage that has this name."""
+    if library == "sb3":
+        wrappers = {each.__name__: each for each in WRAPPERS}
+        return wrappers[kind](DummyVecEnv([pendulum] * 2))
+    module = LIBRARIES[library]
+    stages = {each.__name__: each for each in (*transforms(module.Transform), module.StepCounter)}
+    return module.TransformedEnv(module.GymEnv("Pendulum-v1"), stages[kind]())
 
 
-def sb3_without_reset() -> Any:
-    return wrap(NoReset)
-
-
-def sb3_failing() -> Any:
-    return wrap(Failing)
-
-
-def sb3_shared() -> Any:
-    return wrap(Shared)
-
-
-def sb3_stepped() -> Any:
-    env = wrap(Passing)
-    env.reset()
-    env.step(ZERO)
-    return env
-
-
-class SlottedTransform(rl.Transform):  # type: ignore[misc]
-    __slots__ = ("count",)
-
-    def _call(self, next_tensordict: Any) -> Any:
-        return next_tensordict
-
-
-class ForwardingTransform(SlottedTransform):
-    """Has every attribute."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return lambda *args, **kwargs: None
-
-
-class FailingTransform(rl.Transform):  # type: ignore[misc]
-    def _call(self, next_tensordict: Any) -> Any:
-        raise ValueError("out of fuel")
-
-    def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
-        return tensordict_reset
-
-
-class EmptyReset(SlottedTransform):
-    """Swallows what a reset returns."""
-
-    def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
-        return tensordict_reset.empty()
-
-
-def transformed(stage: Any) -> Any:
-    return rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), stage)
-
-
-def torchrl_slotted() -> Any:
-    return transformed(SlottedTransform())
-
-
-def torchrl_forwarding() -> Any:
-    return transformed(ForwardingTransform())
-
-
-def torchrl_without_reset() -> Any:
-    return transformed(EmptyReset())
-
-
-def torchrl_failing() -> Any:
-    return transformed(FailingTransform())
-
-
-class SharedTransform(SlottedTransform):
-    """Has a second thread that steps the env during each of its own steps."""
-
-    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
-        if threading.current_thread().name != "other":
-            env = self.parent.base_env
-            action = env.rand_action(tensordict.exclude("next"))
-            other = threading.Thread(target=env.step, args=(action,), name="other")
-            other.start()
-            other.join()
-        return next_tensordict
-
-
-def torchrl_shared() -> Any:
-    return transformed(SharedTransform())
-
-
-def torchrl_stepped() -> Any:
-    env = transformed(rl.StepCounter())
+def make_stepped(library: str) -> Any:
+    if library == "sb3":
+        env = make(library, "Passing")
+        env.reset()
+        env.step(ZERO)
+        return env
+    env = make(library, "StepCounter")
     env.rollout(3)
     return env
 
 
-def torchrl_closed() -> Any:
-    env = transformed(rl.StepCounter())
-    env.close()
-    return env
-
-
-class NativeSlotted(tdx.Transform):
-    __slots__ = ("count",)
-
-    def _call(self, next_tensordict: Any) -> Any:
-        return next_tensordict
-
-
-class NativeForwarding(NativeSlotted):
-    """Has every attribute."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return lambda *args, **kwargs: None
-
-
-class NativeFailing(tdx.Transform):
-    def _call(self, next_tensordict: Any) -> Any:
-        raise ValueError("out of fuel")
-
-    def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
-        return tensordict_reset
-
-
-class NativeEmptyReset(NativeSlotted):
-    """Swallows what a reset returns."""
-
-    def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
-        return tensordict_reset.empty()
-
-
-def chained(stage: Any) -> Any:
-    return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), stage)
-
-
-def tdx_slotted() -> Any:
-    return chained(NativeSlotted())
-
-
-def tdx_forwarding() -> Any:
-    return chained(NativeForwarding())
-
-
-def tdx_without_reset() -> Any:
-    return chained(NativeEmptyReset())
-
-
-def tdx_failing() -> Any:
-    return chained(NativeFailing())
-
-
-class NativeShared(tdx.Transform):
-    """Has a second thread that steps the env during each of its own steps."""
-
-    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
-        if threading.current_thread().name != "other":
-            env: Any = self.container
-            action = env.rand_action(tensordict.exclude("next"))
-            other = threading.Thread(target=env.step, args=(action,), name="other")
-            other.start()
-            other.join()
-        return next_tensordict
-
-
-def tdx_shared() -> Any:
-    return chained(NativeShared())
-
-
-def tdx_stepped() -> Any:
-    env = chained(tdx.StepCounter())
-    env.rollout(3)
-    return env
-
-
-def tdx_closed() -> Any:
-    env = chained(tdx.StepCounter())
+def make_closed(library: str) -> Any:
+    env = make(library, "StepCounter")
     env.close()
     return env

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,14 +50,20 @@ jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 
 
-def run_command(command: list[str], factory: str) -> int:
-    module = "bad_envs" if hasattr(bad_envs, factory) else "bad_stacks"
-    return run([*command, "--env", f"tests.stacks.{module}:{factory}", "--allow-code"])
+def run_command(command: list[str], factory: str, **arguments: str) -> int:
+    text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    options = ["--args", text] if arguments else []
+    return run([*command, "--env", f"tests.stacks.{factory}", "--allow-code", *options])
+
+
+UNUSUAL = ("Slotted", "Forwarding", "Raising", "AnyAttribute", "Guarded", "SoftReset")
+"""Wrappers that work."""
 
 
 @jobs
 def test_wrappers_are_as_before_after_a_job(job: Job) -> None:
-    for name, env in bad_envs.make_unusual().items():
+    for name in UNUSUAL:
+        env = bad_envs.make(name)
         env.reset(seed=0)
         env.step(env.action_space.sample())
         before = methods(env), attributes(env)
@@ -67,8 +74,8 @@ def test_wrappers_are_as_before_after_a_job(job: Job) -> None:
 
 @jobs
 def test_objects_are_as_before_after_a_job_that_fails(job: Job) -> None:
-    for make in (bad_envs.make_failing, bad_envs.make_shared, bad_envs.make_without_reset):
-        env = make()
+    for name in ("Failing", "Shared", "NoReset"):
+        env = bad_envs.make(name)
         before = methods(env)
         # Errors of the user's code inside a block of `tdx.profile` stay as they are.
         expected = Exception if job is profile else TdxError
@@ -92,7 +99,7 @@ def is_free(env: Any) -> bool:
 def test_env_that_two_threads_step_is_named(job: Job) -> None:
     report = None
     try:
-        report = job(bad_envs.make_shared())
+        report = job(bad_envs.make("Shared"))
     except EnvError as error:
         text = str(error)
     else:
@@ -144,7 +151,7 @@ def test_closed_env_is_refused(job: Job) -> None:
 
 def test_wrapper_that_swallows_the_first_reset_is_named() -> None:
     with pytest.raises(TdxError, match="ResetNeeded") as caught:
-        tdx.trace(bad_envs.make_without_reset()).run(1)
+        tdx.trace(bad_envs.make("NoReset")).run(1)
     assert caught.value.hint == "2 NoReset did not pass the reset on to the env: correct it"
 
 
@@ -168,7 +175,7 @@ def test_stepped_env_is_reset(factory: str, job: Job) -> None:
 def test_factories_without_an_env(
     command: list[str], factory: str, code: int, message: str, capsys: Any
 ) -> None:
-    assert run_command(command, factory) == code
+    assert run_command(command, f"bad_envs:{factory}") == code
     found = capsys.readouterr()
     assert found.out == ""
     (error,) = [line for line in found.err.splitlines() if line.startswith("error: ")]
@@ -201,32 +208,34 @@ def test_a_factory_fails_in_the_same_way_with_and_without_a_chain(
 @commands
 @sampled(3)
 def test_unusual_envs_are_accepted(command: list[str], capsys: Any) -> None:
-    names = ("slotted", "forwarding", "raising", "any_attribute", "soft_reset", "stepped", "ended")
-    for name in names:
-        assert run_command(command, f"make_{name}") == 0, name
+    for kind in UNUSUAL:
+        assert run_command(command, "bad_envs:make", kind=kind) == 0, kind
         assert "bad_envs:make" in capsys.readouterr().out
+    for factory in ("bad_envs:make_stepped", "bad_envs:make_ended"):
+        assert run_command(command, factory) == 0, factory
+        assert factory in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("factory", "values", "check"),
+    ("kind", "values", "check"),
     [
-        ("make_failing", "(Failing): it raised ValueError in a step: out of fuel", 1),
-        ("make_without_reset", "2 NoReset did not pass the reset on", 1),
-        ("make_shared", "another thread stepped the env", 3),
+        ("Failing", "(Failing): it raised ValueError in a step: out of fuel", 1),
+        ("NoReset", "2 NoReset did not pass the reset on", 1),
+        ("Shared", "another thread stepped the env", 3),
     ],
 )
-def test_errors_in_steps_are_reported(factory: str, values: str, check: int, capsys: Any) -> None:
-    assert run_command(COMMANDS["inspect values"], factory) in (2, 3)
+def test_errors_in_steps_are_reported(kind: str, values: str, check: int, capsys: Any) -> None:
+    assert run_command(COMMANDS["inspect values"], "bad_envs:make", kind=kind) in (2, 3)
     assert values in capsys.readouterr().err
-    assert run_command(COMMANDS["check"], factory) == check
+    assert run_command(COMMANDS["check"], "bad_envs:make", kind=kind) == check
     capsys.readouterr()
-    assert run_command(COMMANDS["profile"], factory) == 3
+    assert run_command(COMMANDS["profile"], "bad_envs:make", kind=kind) == 3
     assert "error: " in capsys.readouterr().err
 
 
 @commands
 def test_printed_text_goes_to_stderr(command: list[str], capsys: Any) -> None:
-    assert run_command([*command, "--format", "json"], "make_printing") == 0
+    assert run_command([*command, "--format", "json"], "bad_envs:make_printing") == 0
     found = capsys.readouterr()
     assert json.loads(found.out)
     assert "creating" in found.err
@@ -235,24 +244,31 @@ def test_printed_text_goes_to_stderr(command: list[str], capsys: Any) -> None:
 
 @commands
 def test_processes_of_the_env_end_with_the_command(command: list[str]) -> None:
-    assert run_command(command, "make_simulator") == 0
+    assert run_command(command, "bad_envs:make_simulator") == 0
     (process,) = bad_envs.STARTED
     bad_envs.STARTED.clear()
     assert process.poll() == 0
 
 
 STACK_JOBS = {name: job for name, job in JOBS.items() if name != "profile"}
-UNUSUAL = (
-    *("sb3_slotted", "sb3_forwarding", "sb3_raising", "sb3_stepped"),
-    *("torchrl_slotted", "torchrl_forwarding", "torchrl_stepped"),
-    *("tdx_slotted", "tdx_forwarding", "tdx_stepped"),
-)
+UNUSUAL_STAGES = [
+    *(("sb3", kind) for kind in ("Slotted", "Forwarding", "Raising")),
+    *((library, kind) for library in ("torchrl", "tdx") for kind in ("Slotted", "Forwarding")),
+]
+LIBRARIES = ("sb3", "torchrl", "tdx")
 
 
 @pytest.mark.parametrize("job", STACK_JOBS.values(), ids=STACK_JOBS)
-@pytest.mark.parametrize("factory", UNUSUAL)
-def test_unusual_stages_of_other_libraries(factory: str, job: Job) -> None:
-    env = getattr(bad_stacks, factory)()
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(partial(bad_stacks.make, *stage) for stage in UNUSUAL_STAGES),
+        *(partial(bad_stacks.make_stepped, library) for library in LIBRARIES),
+    ],
+    ids=lambda make: " ".join(make.args),
+)
+def test_unusual_stages_of_other_libraries(make: Callable[[], Any], job: Job) -> None:
+    env = make()
     own = set(vars(env))
     assert job(env) is not None
     assert not {"step", "reset", "step_wait", "step_async"} & (set(vars(env)) - own)
@@ -263,29 +279,34 @@ def test_unusual_stages_of_other_libraries(factory: str, job: Job) -> None:
 @commands
 @sampled(3)
 def test_unusual_stages_of_other_libraries_in_commands(command: list[str], capsys: Any) -> None:
-    for factory in UNUSUAL:
-        assert run_command(command, factory) == 0, factory
-        assert f"bad_stacks:{factory}" in capsys.readouterr().out
+    for library, kind in UNUSUAL_STAGES:
+        assert run_command(command, "bad_stacks:make", library=library, kind=kind) == 0, kind
+        assert "bad_stacks:make" in capsys.readouterr().out
+    for library in LIBRARIES:
+        assert run_command(command, "bad_stacks:make_stepped", library=library) == 0, library
+        assert "bad_stacks:make_stepped" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("library", ["sb3", "torchrl", "tdx"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_stage_that_fails_in_a_step_is_named_in_each_library(library: str, capsys: Any) -> None:
-    env = getattr(bad_stacks, f"{library}_failing")()
+    env = bad_stacks.make(library, "Failing")
     with pytest.raises(TdxError, match="raised ValueError") as caught:
         tdx.trace(env).run(2)
     assert "Failing" in str(caught.value.where.transform)
     assert is_free(env)
-    assert run_command(COMMANDS["inspect values"], f"{library}_failing") == 2
+    failing = partial(run_command, factory="bad_stacks:make", library=library, kind="Failing")
+    assert failing(COMMANDS["inspect values"]) == 2
     assert "Failing" in capsys.readouterr().err
-    assert run_command(COMMANDS["check"], f"{library}_failing") == 1
+    assert failing(COMMANDS["check"]) == 1
     assert capsys.readouterr().out.count("TDX202") == 1
-    assert run_command(COMMANDS["profile"], f"{library}_failing") == 3
+    assert failing(COMMANDS["profile"]) == 3
     assert "Failing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("library", ["torchrl", "tdx"])
 def test_stage_that_swallows_a_reset_is_named(library: str, capsys: Any) -> None:
-    assert run_command(COMMANDS["check"], f"{library}_without_reset") == 1
+    env = {"library": library, "kind": "EmptyReset"}
+    assert run_command(COMMANDS["check"], "bad_stacks:make", **env) == 1
     out = capsys.readouterr().out
     assert "EmptyReset" in out
     assert "the spec declares it, but it is missing after a reset" in out
@@ -293,20 +314,20 @@ def test_stage_that_swallows_a_reset_is_named(library: str, capsys: Any) -> None
 
 def test_vec_env_wrapper_that_swallows_a_reset_is_named() -> None:
     with pytest.raises(TdxError, match="ResetNeeded") as caught:
-        tdx.trace(bad_stacks.sb3_without_reset()).run(1)
+        tdx.trace(bad_stacks.make("sb3", "NoReset")).run(1)
     assert caught.value.hint == "3 NoReset did not pass the reset on to the env: correct it"
 
 
 @pytest.mark.parametrize("library", ["torchrl", "tdx"])
 @commands
 def test_closed_env_of_another_library(library: str, command: list[str], capsys: Any) -> None:
-    assert run_command(command, f"{library}_closed") == 3
+    assert run_command(command, "bad_stacks:make_closed", library=library) == 3
     assert "closed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("library", ["sb3", "torchrl", "tdx"])
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_env_of_another_library_that_two_threads_step_is_named(library: str) -> None:
-    env = getattr(bad_stacks, f"{library}_shared")()
+    env = bad_stacks.make(library, "Shared")
     with pytest.raises(EnvError, match="another thread stepped the env"):
         tdx.trace(env).run(1)
     assert is_free(env)
@@ -314,5 +335,6 @@ def test_env_of_another_library_that_two_threads_step_is_named(library: str) -> 
 
 @pytest.mark.parametrize("library", ["torchrl", "tdx"])
 def test_times_of_an_env_that_two_threads_step_are_refused(library: str, capsys: Any) -> None:
-    assert run_command([*COMMANDS["profile"], "--steps", "20"], f"{library}_shared") == 3
+    command = [*COMMANDS["profile"], "--steps", "20"]
+    assert run_command(command, "bad_stacks:make", library=library, kind="Shared") == 3
     assert "threads stepped" in capsys.readouterr().err

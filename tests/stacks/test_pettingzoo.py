@@ -179,11 +179,6 @@ def test_aec_env_is_refused_with_the_conversion(make: Callable[..., Any]) -> Non
     assert "aec_to_parallel" in str(error.value.hint)
 
 
-def test_policy_that_cannot_be_called_is_an_error(make: Callable[..., Any]) -> None:
-    with pytest.raises(ArgumentError, match="must be callable"):
-        open_stack(make()).driver(3)
-
-
 def test_import_says_why_there_is_no_pipeline(make: Callable[..., Any]) -> None:
     with pytest.raises(ArgumentError, match="cannot name its env") as error:
         import_stack(lambda: open_stack(make()))

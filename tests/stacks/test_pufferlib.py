@@ -11,7 +11,6 @@ import pytest
 
 import tdx
 from tdx.core import StepTrace
-from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
 from tests.programs import require_package
@@ -106,11 +105,6 @@ def test_contract_is_kept_by_itself_and_finds_another_limit(make: Callable[..., 
     assert report.verdict == "same"
     assert not report.excluded
     assert tdx.check_contract(make(0.0), contract).verdict == "different"
-
-
-def test_policy_that_cannot_be_called_is_an_error(make: Callable[..., Any]) -> None:
-    with pytest.raises(ArgumentError, match="must be callable"):
-        open_stack(make()).driver(3)
 
 
 def test_wrappers_in_the_sub_envs_become_a_pipeline_with_equal_values(puffer: Any) -> None:

@@ -109,8 +109,8 @@ class Merged(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated or truncated, False, info
 
 
-class MergedFlags(rl.Transform):  # type: ignore[misc]
-    """Merges the flags of the end in TorchRL."""
+class _MergedFlags:
+    """Merges the flags of the end."""
 
     def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
         truncated = next_tensordict["truncated"]
@@ -118,13 +118,12 @@ class MergedFlags(rl.Transform):  # type: ignore[misc]
         return next_tensordict.set("truncated", truncated & False)
 
 
-class NativeMergedFlags(tdx.Transform):
-    """Merges the flags of the end in tdx."""
+class MergedFlags(_MergedFlags, rl.Transform):  # type: ignore[misc]
+    pass
 
-    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
-        truncated = next_tensordict["truncated"]
-        next_tensordict["terminated"] = next_tensordict["terminated"] | truncated
-        return next_tensordict.set("truncated", truncated & False)
+
+class NativeMergedFlags(_MergedFlags, tdx.Transform):
+    pass
 
 
 class Unchanged(tdx.Transform):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 import tdx
@@ -24,7 +24,6 @@ from tdx import (
     SerialEnv,
     SpecError,
     StepCounter,
-    StoredDataError,
     TransformedEnv,
 )
 from tdx.core.envs import EnvBase
@@ -170,16 +169,6 @@ def test_invalid_chunks(action: Tensor, message: str) -> None:
 
 
 # All of them
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [MultiAction(), ConditionalSkip(odd), ConditionalPolicySwitch(still, odd)],
-    ids=lambda stage: type(stage).__name__,
-)
-def test_stored_data_is_refused(stage: Any) -> None:
-    with pytest.raises(StoredDataError, match="stored data has none"):
-        stage(TensorDict(steps=torch.zeros(2, 1), batch_size=[2]))
 
 
 @pytest.mark.parametrize("kind", [ConditionalSkip, lambda c: ConditionalPolicySwitch(still, c)])

@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from tensordict import TensorDict
 
 from tdx import (
@@ -108,8 +107,6 @@ def test_an_env_without_lives() -> None:
     assert "eol_attribute" in str(caught.value.hint)
     with pytest.raises(KeyNotFoundError, match="no key 'end'"):
         TransformedEnv(RowsEnv(), EndOfLifeTransform(done_key="end")).output_spec  # noqa: B018
-    with pytest.raises(ChainError, match="stored data has none"):
-        EndOfLifeTransform()(TensorDict(done=torch.zeros(1)))
     with pytest.raises(ChainError, match="not part of one"):
         EndOfLifeTransform()._step(TensorDict(), TensorDict())
 

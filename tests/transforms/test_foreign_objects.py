@@ -12,7 +12,6 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx import Compose, GymEnv, LazyTensorStorage, ReplayBuffer, RewardSum, TransformedEnv
-from tdx.core.transforms.callable_transform import foreign_library
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.pipeline import Pipeline, build_checked_env
 
@@ -99,7 +98,3 @@ def test_functions_and_modules_are_accepted() -> None:
         return tensordict
 
     assert len(Compose(Mine(), plain, partial(plain), lambda td: td, Mine().forward)) == 5
-
-
-def test_library_of_an_object_is_detected() -> None:
-    assert foreign_library(torchrl_like()) is not None

@@ -160,12 +160,6 @@ def test_sums_may_be_declared_as_rewards(planned: bool) -> None:
     assert torch.allclose(rollout["total"], rollout["reward"].cumsum(0))
 
 
-def test_reset_keys_are_counted_once_the_rewards_are_known() -> None:
-    transform = RewardSum(reset_keys=["_reset", "_reset"])
-    with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
-        TransformedEnv(RowsEnv(), transform).output_spec  # noqa: B018
-
-
 def test_a_scaling_by_statistics() -> None:
     mean, std = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0])
     scaling = ActionScaling.from_stats(mean=mean, std=std)

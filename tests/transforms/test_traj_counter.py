@@ -71,9 +71,7 @@ def test_the_number_is_next_to_its_done_flags() -> None:
         TransformedEnv(GroupsEnv(), TrajCounter()).output_spec  # noqa: B018
 
 
-def test_env_is_required() -> None:
-    with pytest.raises(ChainError, match="stored data has none"):
-        TrajCounter()(TensorDict(a=torch.zeros(1)))
+def test_step_before_a_reset_is_refused() -> None:
     env = TransformedEnv(RowsEnv(), TrajCounter())
     with pytest.raises(ChainError, match="was not reset"):
         env.step(TensorDict(action=torch.zeros(2)))

@@ -77,6 +77,9 @@ def test_raw_values() -> None:
     UnaryTransform(["text"], ["a"], fn=keep, use_raw_nontensor=True)(data)
     assert seen[0] == "north"
     assert isinstance(seen[1], NonTensorData)
+    both = TensorDict(text=NonTensorData("south", batch_size=[2]), batch_size=[2])
+    lengths = UnaryTransform(["text"], ["a"], fn=lambda texts: torch.tensor([*map(len, texts)]))
+    assert lengths(both)["a"].tolist() == [5, 5]
 
 
 def test_values_are_found_by_their_hashes() -> None:

@@ -19,6 +19,7 @@ from tdx.pipeline import Pipeline, format_stage
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Backend
+from tdx.tui.backend.messages import Job
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
@@ -34,6 +35,11 @@ def screen_text(app: App[Any], selector: str = "") -> str:
     region = app.screen.query_one(selector).region if selector else app.screen.region
     strips = app.screen._compositor.render_strips()[region.y : region.bottom]
     return "\n".join(strip.text[region.x : region.right].rstrip() for strip in strips)
+
+
+def job() -> Job:
+    """Return a job whose pushed values nobody reads."""
+    return Job(lambda topic, value: None, {})
 
 
 class Driver:
@@ -161,6 +167,11 @@ class Driver:
         stages = self.app.workspace.draft.stages
         texts = ((format_stage(stage.config), stage.enabled) for stage in stages)
         return [text if on else f"({text})" for text, on in texts]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the stages."""
+        return [stage.config.name for stage in self.app.workspace.draft.stages]
 
     @property
     def place(self) -> int:

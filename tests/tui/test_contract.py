@@ -17,14 +17,14 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.messages import Job, Request
+from tdx.tui.backend.messages import Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import Line, details, heading, list_lines, start_line
 from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
 from tests.programs import exhaustive
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
-from tests.tui.driving import Driver, driven
+from tests.tui.driving import Driver, driven, job
 from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 
@@ -129,7 +129,7 @@ async def test_differences_are_listed_and_visited() -> None:
 
 def run(request: CompareContract) -> Comparison:
     """Answer a request as the worker does."""
-    return request.answer(Job(lambda topic, value: None, {}))
+    return request.answer(job())
 
 
 def start_of(comparison: Comparison) -> Line:

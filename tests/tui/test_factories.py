@@ -11,7 +11,6 @@ import pytest
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.pipeline import Pipeline
 from tdx.stacks.building import build_stack
-from tdx.tui.backend.messages import Job
 from tdx.tui.backend.requests import CheckChain
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.live.messages import RunSession, RunSteps, SetPanes
@@ -21,7 +20,7 @@ from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tdx.tui.screens.bars import HintState
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
-from tests.tui.driving import Driver, driven
+from tests.tui.driving import driven, job
 from tests.tui.playing import playing
 from tests.tui.test_stacks import do
 
@@ -31,10 +30,6 @@ TORCHRL = f"{MODULE}:make_torchrl"
 SB3 = f"{MODULE}:make_vec_normalize"
 
 
-def names(app: Driver) -> list[str]:
-    return [stage.config.name for stage in app.app.workspace.draft.stages]
-
-
 # TorchRL
 
 
@@ -42,7 +37,7 @@ def names(app: Driver) -> list[str]:
 async def test_stages_of_other_libraries_are_read_only() -> None:
     async with driven(env=TORCHRL, allow_code=True) as app:
         # Transforms of torchrl are read only stages with specs and lineage.
-        assert names(app) == ["RewardScaling", "StepCounter"]
+        assert app.names == ["RewardScaling", "StepCounter"]
         assert "2 stages · torchrl" in app.text("ChainPane")
         await app.press("down")
         stage = app.text("StageTab")
@@ -55,7 +50,7 @@ async def test_stages_of_other_libraries_are_read_only() -> None:
         assert "observation@0 by env → output" in app.text("#lineage")
         await app.press("1", "escape", "home", "down", "space", "d")
         assert set(app.notices) == {f"the stages are Python code of {TORCHRL}: edit them there"}
-        assert names(app) == ["RewardScaling", "StepCounter"]
+        assert app.names == ["RewardScaling", "StepCounter"]
 
         # Settings for native chains are hidden.
         await app.open(env=SB3, size=(140, 45))
@@ -209,13 +204,13 @@ async def test_reloading_imports_the_code_again(
     file = tmp_path / "reloaded_env.py"
     file.write_text(text.format(""))
     async with driven(env=f"{file}:make", allow_code=True) as app:
-        assert names(app) == ["PassiveEnvChecker", "OrderEnforcing", "TimeLimit"]
+        assert app.names == ["PassiveEnvChecker", "OrderEnforcing", "TimeLimit"]
         file.write_text(text.format("disable_env_checker=True"))
         # A new worker process has not imported it.
         monkeypatch.delitem(__import__("sys").modules, "reloaded_env")
         await app.press("ctrl+l")
         assert app.notices == [f"{file}:make is imported again"]
-        assert names(app) == ["OrderEnforcing", "TimeLimit"]
+        assert app.names == ["OrderEnforcing", "TimeLimit"]
 
 
 @exhaustive
@@ -263,7 +258,3 @@ async def test_a_step_that_raises_names_the_line_and_keeps_the_history() -> None
         assert "wrapped_env.py:" in str(error.problem.origin)
         await live.press("left")
         assert live.shown < live.tab.connection.state.last
-
-
-def job() -> Job:
-    return Job(lambda topic, value: None, {})

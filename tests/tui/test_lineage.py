@@ -11,12 +11,12 @@ from tdx.inspection.lineage import inspect_keys
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
-from tdx.tui.backend.messages import Job, Request
+from tdx.tui.backend.messages import Request
 from tdx.tui.backend.requests import ObserveKeys
 from tdx.tui.specs import lineage_pane
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
-from tests.tui.driving import Driver, driven
+from tests.tui.driving import Driver, driven, job
 from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 
@@ -144,7 +144,3 @@ def test_a_cancelled_observation_makes_no_further_steps() -> None:
     cancelled = job()
     cancelled.cancel()
     assert ObserveKeys(Pipeline.of(MAKE), allow_code=True).answer(cancelled) is None
-
-
-def job() -> Job:
-    return Job(lambda topic, value: None, {})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tdx.foundation.errors import ArgumentError
 from tdx.inspection.measured_norms import measure_norm
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage
 from tdx.pipeline.editing import Draft
@@ -142,6 +143,17 @@ def test_each_key_gets_its_own_statistics() -> None:
     assert (first.kwargs["in_keys"], first.kwargs["out_keys"]) == (("observation",), ("o",))
     assert (second.kwargs["in_keys"], second.kwargs["out_keys"]) == (("episode_reward",), ("r",))
     assert first.kwargs["loc"] != second.kwargs["loc"]
+
+
+def test_images_get_one_number() -> None:
+    env = EnvConfig("CartPole-v1", from_pixels=True)
+    images = Pipeline.of(env, "ToTensorImage", "ObservationNorm(in_keys=['pixels'])")
+    (found,) = measure_norm(images, 3)
+    affine: Any = found.kwargs
+    assert 0.5 < -affine["loc"] / affine["scale"] < 1.0, "most of a frame is white"
+    running = Pipeline.of(env, "ToTensorImage", "VecNorm(in_keys=['pixels'])")
+    with pytest.raises(ArgumentError, match="numbers, which is too many for arguments"):
+        measure_norm(running, 3)
 
 
 # Entries that cannot be stored

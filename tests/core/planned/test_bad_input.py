@@ -228,33 +228,29 @@ def test_action_sequence_may_be_shorter_if_the_rollout_ends_earlier(planned: boo
     assert sequence.position == 3
 
 
+NAN = torch.zeros(12, 1)
+NAN[BAD_STEP] = float("nan")
+
+
 @pytest.mark.parametrize(
-    "actions",
-    [torch.zeros(12, 2), torch.zeros(12), torch.zeros(12, 1, dtype=torch.long)],
-    ids=["shape", "flat", "dtype"],
+    ("actions", "kept"),
+    [
+        (torch.zeros(12, 2), 0),
+        (torch.zeros(12), 0),
+        (torch.zeros(12, 1, dtype=torch.long), 0),
+        (NAN, BAD_STEP),
+    ],
+    ids=["shape", "flat", "dtype", "NaN"],
 )
-def test_a_sequence_of_other_actions(actions: Tensor) -> None:
+def test_a_sequence_of_other_actions(actions: Tensor, kept: int) -> None:
     for base in ("Gymnasium", "plain"):
         steps, error = both(
             lambda planned, base=base: chained(BASES[base](), planned),  # type: ignore[misc]
             lambda: ActionSequence(actions),
         )
-        assert steps == 0
+        assert steps == kept
         assert isinstance(error, ArgumentError)
-        assert error.where.step == 0
-
-
-def test_a_sequence_with_nan_in_it() -> None:
-    actions = torch.zeros(12, 1)
-    actions[BAD_STEP] = float("nan")
-    for base in ("Gymnasium", "plain"):
-        steps, error = both(
-            lambda planned, base=base: chained(BASES[base](), planned),  # type: ignore[misc]
-            lambda: ActionSequence(actions),
-        )
-        assert steps == BAD_STEP
-        assert isinstance(error, ArgumentError)
-        assert error.where.step == BAD_STEP
+        assert error.where.step == kept
 
 
 def test_a_sequence_of_another_batch() -> None:

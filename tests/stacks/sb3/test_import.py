@@ -81,10 +81,6 @@ def test_training_is_marked_and_the_stages_above_are_compared_on_top_of_it() -> 
     assert found.gap.startswith("compared 5 of 6 stages; not converted: 4 VecNormalize; ")
 
 
-def rewards_only() -> Any:
-    return VecNormalize(cart_poles(), norm_obs=False)
-
-
 def images() -> Any:
     def make() -> Any:
         env = gym.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=4)

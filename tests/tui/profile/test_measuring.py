@@ -26,6 +26,7 @@ from tdx.tui.profile.messages import (
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 from tests.programs import exhaustive
+from tests.tui.driving import job
 
 FAILING = EnvConfig("tests.tui.bad_envs:FailsAt", kwargs={"step": 66, "how": "raise"})
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
@@ -64,11 +65,10 @@ def test_rows_of_both_modes_sum_to_the_total() -> None:
 
 def test_rows_are_kept_if_the_env_raises() -> None:
     pipeline = Pipeline.of(FAILING, "RewardSum")
-    job = Job(lambda topic, value: None, {})
     request = MeasurePipeline(
         pipeline, ("eager", "planned"), 30, repeats=9, warmup=3, allow_code=True
     )
-    found = measure_pipeline(request, job)
+    found = measure_pipeline(request, job())
     assert found.error is not None
     assert "the gripper is stuck" in found.error
     assert len(found.modes) == 1
