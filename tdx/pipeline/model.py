@@ -156,8 +156,8 @@ class Wrapper:
 
     @property
     def text(self) -> str:
-        """The arguments on one line."""
-        return ", ".join(f"{name}={value}" for name, value in self.arguments)
+        """The arguments on one line, except empty lists, such as the keys of a custom transform."""
+        return ", ".join(f"{name}={value}" for name, value in self.arguments if value != "[]")
 
 
 @dataclass(frozen=True, slots=True)

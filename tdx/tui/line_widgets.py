@@ -15,6 +15,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Static
 
 Row = TypeVar("Row", bound=Hashable)
 _MAX_CACHED_LINES = 400
@@ -106,6 +107,19 @@ class LineWidget(Widget):
                 strip = strip.apply_filter(line_filter, self.background_colors[1])
             self._drawn[key] = strip
         return strip
+
+
+class ElidedStatic(Static):
+    """Text whose last visible line ends with an ellipsis if more lines follow."""
+
+    def render_line(self, y: int) -> Strip:
+        strip, (width, height) = super().render_line(y), self.size
+        if y != height - 1 or self.visual.get_height(self.styles, width) <= height:
+            return strip
+        end = min(len(strip.text.rstrip()), width - 1)
+        return Strip([*strip.crop(0, end), Segment("…", self.rich_style)]).extend_cell_length(
+            width, self.rich_style
+        )
 
 
 class RowWidget(LineWidget, Generic[Row]):

@@ -19,6 +19,7 @@ from tdx.tui.backend.client import RequestError
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
 from tdx.tui.contract.messages import Comparison
 from tdx.tui.contract.requests import WORKER, CompareContract
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.workspace import Workspace
 
 
@@ -65,7 +66,7 @@ one reference step."""
             target = "" if env is None else env.id
             dialog.border_title = Content(f"{target} compared with {kind}{self._reference}")
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
-            yield Static("", id="contract-head", markup=False)
+            yield ElidedStatic("", id="contract-head", markup=False)
             with Container(id="contract-body"):
                 listed = OptionList(id="contract-list", compact=True)
                 listed.border_subtitle = LEGEND

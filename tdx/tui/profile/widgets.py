@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.profile.columns import Column, CostLine, CostSheet, choose_columns
 from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
@@ -165,7 +166,7 @@ class PartPane(Container):
         super().__init__(id="profile-part")
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="profile-histogram")
+        yield ElidedStatic("", id="profile-histogram")
         yield Static("", id="profile-operators")
 
     def show(self, row: CostRow | None, room: Size) -> None:
