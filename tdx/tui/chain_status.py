@@ -129,23 +129,8 @@ def compact_shape(leaf: LeafSpec) -> str:
     return shape_text(leaf.shape).replace(" ", "")
 
 
-def pad(text: str, width: int) -> str:
-    """Fill a text with spaces to a width in cells.
-
-    Example:
-        >>> pad("速度", 6)
-        '速度  '
-    """
-    return text + " " * (width - cell_len(text))
-
-
 def truncate(text: str, width: int) -> str:
-    """Shorten a text with an ellipsis.
-
-    Example:
-        >>> truncate("observation", 8), truncate("速度と位置", 6)
-        ('observa…', '速度 …')
-    """
+    """Shorten a text with an ellipsis."""
     if cell_len(text) <= width:
         return text
     return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""

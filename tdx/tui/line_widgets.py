@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -113,13 +114,11 @@ class ElidedStatic(Static):
     """Text whose last visible line ends with an ellipsis if more lines follow."""
 
     def render_line(self, y: int) -> Strip:
-        strip, (width, height) = super().render_line(y), self.size
-        if y != height - 1 or self.visual.get_height(self.styles, width) <= height:
+        strip, style, (width, height) = super().render_line(y), self.rich_style, self.size
+        if y != height - 1 or self.get_content_height(self.size, self.size, width) <= height:
             return strip
-        end = min(len(strip.text.rstrip()), width - 1)
-        return Strip([*strip.crop(0, end), Segment("…", self.rich_style)]).extend_cell_length(
-            width, self.rich_style
-        )
+        start = strip.crop(0, min(cell_len(strip.text.rstrip()), width - 1))
+        return Strip([*start, Segment("…", style)]).extend_cell_length(width, style)
 
 
 class RowWidget(LineWidget, Generic[Row]):

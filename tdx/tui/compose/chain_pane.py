@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events, on
@@ -30,7 +30,6 @@ from tdx.tui.chain_status import (
     ChainStatus,
     ErrorStore,
     compact_shape,
-    pad,
     truncate,
     truncate_middle,
 )
@@ -122,9 +121,8 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     time = "" if has_cost else format_duration(reading.time_ns / 1e3)
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
-    # The mean of a NaN or infinite output is what the warning says.
-    is_finite = reading.warning not in ("NaN", "infinite")
-    latest = _format_mean(reading.numbers[-1]) if is_finite else ""
+    # The warning says what the mean of such an output is.
+    latest = "" if reading.warning in ("NaN", "infinite") else _format_mean(reading.numbers[-1])
     if not reading.is_changed:
         change = f"= {latest}"
     elif reading.before is None:
@@ -214,10 +212,10 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
     leaves = [leaf for leaf in known if leaf.part != "state"]
     names = [format_key(leaf.key) for leaf in leaves]
     width = min(max(map(cell_len, names), default=0), _MAX_NAME)
-    details = [f"{compact_shape(leaf)} {leaf.dtype}" for leaf in leaves]
+    names = [set_cell_size(truncate_middle(name, width), width) for name in names]
     return [
-        ChainRow("key", len(draft.stages), pad(truncate_middle(name, width), width), detail)
-        for name, detail in zip(names, details, strict=True)
+        ChainRow("key", len(draft.stages), name, f"{compact_shape(leaf)} {leaf.dtype}")
+        for name, leaf in zip(names, leaves, strict=True)
     ]
 
 
@@ -295,11 +293,7 @@ cannot be created."""
         """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(
-            workspace.draft,
-            workspace.status,
-            workspace.errors,
-            workspace.readings,
-            workspace.costs,
+            workspace.draft, workspace.status, workspace.errors, workspace.readings, workspace.costs
         )
         if len(rows) > self.size.height:
             # Without room for all readings, those that warn keep their lines, and the other

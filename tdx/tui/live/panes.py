@@ -109,9 +109,8 @@ class ActionLabel(Static):
 def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> Content:
     """Return the figures of a session, as many as fit."""
     if state.status == "running":
-        sign = Content.assemble(
-            ("▶ ", "bold $text-success"), f"{state.speed:.0f} steps/s" if state.speed else "running"
-        )
+        speed = f"{state.speed:.0f} steps/s" if state.speed else "running"
+        sign = Content.assemble(("▶ ", "bold $text-success"), speed)
     elif state.status == "ended":
         sign = Content.assemble(("■ ", "bold $text-error"), "ended")
     else:

@@ -176,10 +176,7 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         if curve.latest is not None and earlier is not None and earlier.latest is not None:
             latest = f"  {curve.latest:.3g}  earlier {earlier.latest:.3g}"
         name = truncate_middle(curve.name, max(6, self.size.width - max(12, len(latest))))
-        yield (
-            (name, color, "name"),
-            (latest if known else "  no values yet", "muted", ""),
-        )
+        yield ((name, color, "name"), (latest if known else "  no values yet", "muted", ""))
         rows = height - 1
         if not known:
             return

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
-from tdx.tui.chain_status import pad, truncate
+from tdx.tui.chain_status import truncate
 from tdx.tui.line_widgets import LineList, TextLine
 from tdx.tui.profile.numbers import format_duration
 
@@ -23,8 +23,9 @@ COLUMN_HEADER = -2
 """Place of the line with the column titles."""
 _MIN_WITH_BARS, _MIN_WITH_DELTA = 18, 30
 _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
-_VECTOR_WIDTH = 11
-"""Width of a number in a vector."""
+_MIN_WITH_CHANGED = _COLUMNS_WIDTH + _CHANGED_WIDTH
+_MIN_WITH_DTYPE = _MIN_WITH_CHANGED + _DTYPE_WIDTH
+_VECTOR_WIDTH = 11  # of a number in a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class _LineBuilder:
     def _columns(self) -> tuple[str, str]:
         """Return the column titles."""
         left = self.width - 5 - self.name
-        changed = "changed".ljust(_CHANGED_WIDTH) if _has_changed(left) else ""
-        kind = "shape and dtype".ljust(_DTYPE_WIDTH) if _has_dtype(left) else ""
+        changed = "changed".ljust(_CHANGED_WIDTH) if left >= _MIN_WITH_CHANGED else ""
+        kind = "shape and dtype".ljust(_DTYPE_WIDTH) if left >= _MIN_WITH_DTYPE else ""
         numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
         title = f"    {'version'.ljust(self.name + 1)}{changed}{kind}{numbers} histogram"
         return title, "muted"
@@ -120,7 +121,7 @@ class _LineBuilder:
         head: list[tuple[str, str]] = [
             sign,
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
-            (pad(shorten_version(value.version, self.name), self.name + 1), name_style),
+            (set_cell_size(shorten_version(value.version, self.name), self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (
@@ -142,8 +143,8 @@ class _LineBuilder:
     def _numbers(self, value: ValueView, left: int, changed: str) -> Iterator[tuple[str, str]]:
         style = "plain" if value.change != "same" else "muted"
         flag = _nonfinite_text(value)
-        has_dtype = _has_dtype(left)
-        if _has_changed(left):
+        has_dtype = left >= _MIN_WITH_DTYPE
+        if left >= _MIN_WITH_CHANGED:
             yield (changed.ljust(_CHANGED_WIDTH), "muted")
             left -= _CHANGED_WIDTH
         if has_dtype:
@@ -213,24 +214,9 @@ class _LineBuilder:
 
 
 def shorten_version(version: str, width: int) -> str:
-    """Shorten the key of a version, but not its number.
-
-    Example:
-        >>> shorten_version("observation@12", 12)
-        'observat…@12'
-    """
+    """Shorten the key of a version, but not its number."""
     key, at, number = version.rpartition("@")
     return f"{truncate(key, width - len(number) - 1)}{at}{number}" if at else truncate(key, width)
-
-
-def _has_changed(left: int) -> bool:
-    """Return True if a column for the number of changed steps fits."""
-    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH
-
-
-def _has_dtype(left: int) -> bool:
-    """Return True if a column for shape and dtype fits too."""
-    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH + _DTYPE_WIDTH
 
 
 def _changed_text(changed: int, count: int) -> str:
@@ -245,12 +231,8 @@ def _changed_text(changed: int, count: int) -> str:
 
 
 def _nonfinite_text(value: ValueView) -> str:
-    parts = []
-    if value.nans:
-        parts.append(f"{value.nans} nan")
-    if value.infinities:
-        parts.append(f"{value.infinities} inf")
-    return " ".join(parts)
+    counts = ((value.nans, "nan"), (value.infinities, "inf"))
+    return " ".join(f"{count} {name}" for count, name in counts if count)
 
 
 def _value_text(value: ValueView, room: int = sys.maxsize) -> str:

@@ -29,13 +29,7 @@ from tdx.tui.profile.numbers import (
     format_duration,
     format_time,
 )
-from tdx.tui.profile.runs import (
-    ModeSelection,
-    ProfileRun,
-    RunHistory,
-    displayed_mode,
-    history_line,
-)
+from tdx.tui.profile.runs import ModeSelection, ProfileRun, RunHistory, displayed_mode, history_line
 
 _BAR_WIDTH = 8
 _MIN_HISTOGRAM_CALLS = 12
@@ -221,10 +215,7 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
 
     def __init__(self) -> None:
         super().__init__(
-            id="costs",
-            cursor_type="row",
-            cell_padding=1,
-            cursor_foreground_priority="renderable",
+            id="costs", cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable"
         )
         self.display = False
         self.sort_by, self.is_inverted = "step", False

@@ -172,12 +172,7 @@ def _key_lines(
 
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
-_COLORS = {
-    "added": "$success",
-    "gone": "$error",
-    "changed": "$warning",
-    "same": "",
-}
+_COLORS = {"added": "$success", "gone": "$error", "changed": "$warning", "same": ""}
 
 
 @dataclass(frozen=True, slots=True)
