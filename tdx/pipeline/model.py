@@ -170,8 +170,9 @@ class Wrapper:
 
     @property
     def text(self) -> str:
-        """The arguments on one line."""
-        return self.summary or ", ".join(f"{name}={value}" for name, value in self.arguments)
+        """The arguments on one line, except empty lists, such as the keys of a custom transform."""
+        shown = [f"{name}={value}" for name, value in self.arguments if value != "[]"]
+        return self.summary or ", ".join(shown)
 
 
 @dataclass(frozen=True, slots=True)

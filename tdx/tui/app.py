@@ -132,12 +132,7 @@ class TdxApp(CrashReportingApp):
         from tdx.tui.contract.contract_screen import ContractScreen
         from tdx.tui.files.dumps import DumpScreen, WatchScreen
 
-        loaded: list[type] = [
-            ContractScreen,
-            DumpScreen,
-            WatchScreen,
-            *map(load_tab, TABS),
-        ]
+        loaded: list[type] = [ContractScreen, DumpScreen, WatchScreen, *map(load_tab, TABS)]
         kinds: tuple[type, ...] = (
             *type(self).__mro__,
             *_all_subclasses(Screen),

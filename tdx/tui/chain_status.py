@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from rich.cells import cell_len, set_cell_size
+
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Draft
@@ -129,9 +131,9 @@ def compact_shape(leaf: LeafSpec) -> str:
 
 def truncate(text: str, width: int) -> str:
     """Shorten a text with an ellipsis."""
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return text
-    return f"{text[: max(0, width - 1)]}…" if width > 0 else ""
+    return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
 
 
 def truncate_middle(text: str, width: int) -> str:
@@ -141,7 +143,9 @@ def truncate_middle(text: str, width: int) -> str:
         >>> truncate_middle("agents_observation_position", 12)
         'agent…sition'
     """
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return text
-    tail = width // 2
-    return f"{text[: max(0, width - tail - 1)]}…{text[len(text) - tail :]}" if width > 0 else ""
+    # Characters from the end that take half of the width
+    tail = next((at for at in range(len(text)) if cell_len(text[at:]) <= width // 2), len(text))
+    end = text[tail:]
+    return f"{set_cell_size(text, width - cell_len(end) - 1)}…{end}" if width > 0 else ""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -15,6 +16,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Static
 
 Row = TypeVar("Row", bound=Hashable)
 _MAX_CACHED_LINES = 400
@@ -106,6 +108,17 @@ class LineWidget(Widget):
                 strip = strip.apply_filter(line_filter, self.background_colors[1])
             self._drawn[key] = strip
         return strip
+
+
+class ElidedStatic(Static):
+    """Text whose last visible line ends with an ellipsis if more lines follow."""
+
+    def render_line(self, y: int) -> Strip:
+        strip, style, (width, height) = super().render_line(y), self.rich_style, self.size
+        if y != height - 1 or self.get_content_height(self.size, self.size, width) <= height:
+            return strip
+        start = strip.crop(0, min(cell_len(strip.text.rstrip()), width - 1))
+        return Strip([*start, Segment("…", style)]).extend_cell_length(width, style)
 
 
 class RowWidget(LineWidget, Generic[Row]):

@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static, TabPane
 
 from tdx.tui.backend.messages import TRACEBACK_HINT
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.workspace import Workspace
 
 DRAW_DELAY = 0.04
@@ -237,7 +238,7 @@ _SIGNS = {
 }
 
 
-class ProblemPanel(Static):
+class ProblemPanel(ElidedStatic):
     """Problems of the selected stage; hidden if there are none. Its tab calls for updates."""
 
     def __init__(self, workspace: Workspace) -> None:

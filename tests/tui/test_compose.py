@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from textual.widgets import Checkbox, Input, OptionList, Select
 
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import Finding
-from tdx.inspection.live.views import StageReading
+from tdx.inspection.live.views import ReadingWarning, StageReading
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, load_catalog
 from tdx.pipeline.editing import Draft
@@ -482,11 +483,28 @@ def test_a_stage_shows_one_time_and_a_checkpoint_its_folder() -> None:
         assert [row.detail for row in rows if row.kind == "reading"] == [time]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "warning", "text"),
+    [
+        ((0.5, math.nan), "NaN", "0.5 → NaN"),
+        ((0.5, math.inf), "infinite", "0.5 → infinite"),
+        ((0.5, 99.69), "outside its spec", "0.5 → 100 outside its spec"),
+    ],
+)
+def test_a_warning_says_once_what_is_wrong(
+    numbers: tuple[float, ...], warning: ReadingWarning, text: str
+) -> None:
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
+    reading = StageReading(0, 29_500, "reward", numbers, numbers[0], True, warning)
+    rows = build_chain_rows(draft, ChainStatus(), ErrorStore(), {0: reading}, {})
+    assert f"{rows[2].title} {rows[2].detail}" == text
+
+
 async def test_costs_end_in_one_column_of_the_chain() -> None:
     # So many that the arguments are beside the names.
     stages = ("RewardSum", "VecNorm(decay=0.9)", *["DoubleToFloat"] * 18)
     async with driven(*stages, size=(80, 24)) as app:
-        app.app.workspace.show_costs({0: "2.00 µs", 1: "3.00 µs"})
+        app.app.workspace.show_costs({0: "2.0 µs", 1: "3.0 µs"})
         await app.settle()
         lines = app.text("#chain", lines=True).splitlines()
         short, long = (line for line in lines if "µs" in line)
@@ -500,6 +518,28 @@ async def test_the_cost_of_the_env_is_never_cut() -> None:
         app.app.workspace.show_costs({ENV: "1,503 µs"})
         await app.settle()
         assert "1,503 µs" in app.text("#chain", lines=True).splitlines()[0]
+
+
+async def test_a_cost_of_the_env_replaces_the_seed_before_it_cuts_the_name() -> None:
+    draft = Draft.of(Pipeline.of(EnvConfig("CartPole-v1", seed=0), "RewardSum"))
+    async with driven(draft=draft, size=(80, 24)) as app:
+        for cost, seed in (("9.0 µs", True), ("67.70 µs", False)):
+            app.app.workspace.show_costs({ENV: cost})
+            await app.settle()
+            line = app.text("#chain", lines=True).splitlines()[0]
+            assert line.startswith("◆ CartPole-v1 ")
+            assert cost in line
+            assert ("seed 0" in line) is seed
+
+
+async def test_a_cost_that_would_cut_a_name_is_beside_the_arguments() -> None:
+    async with driven("FrameSkipTransform(2)", "RewardSum", size=(80, 24)) as app:
+        app.app.workspace.show_costs({0: "0.069 ms", 1: "0.022 ms"})
+        await app.settle()
+        _, name, arguments, short, *_ = app.text("#chain", lines=True).splitlines()
+        assert name == "●  0 FrameSkipTransform"
+        assert arguments == "│    2             0.069 ms"
+        assert short == "●  1 RewardSum     0.022 ms"
 
 
 async def test_a_long_value_is_below_its_name() -> None:
@@ -533,3 +573,20 @@ async def test_a_description_that_arrives_while_the_list_closes_is_dropped() -> 
         await app.settle()
         assert app.app.screen is screen
         await app.press("escape")
+
+
+async def test_a_long_chain_marks_what_it_cuts_and_hides_no_stage() -> None:
+    stages = ["RewardScaling(0.0, 0.99)", "ObservationNorm(0.0, 1.01)"] * 12
+    async with driven(*stages, size=(80, 24)) as app:
+        chain = app.find("#chain")
+        for keys in ((), ("down", *["down"] * 19), ("end",)):
+            await app.press(*keys)
+            lines = app.text("#chain", lines=True).splitlines()
+            assert len(lines) == chain.size.height
+            assert all(line[:1] in "●▲△◆◇" for line in lines), "each line is a row of the chain"
+            assert all(
+                "0.99" in line or line.rstrip("▁▂▃▄▅▆▇█ ").endswith("…")
+                for line in lines
+                if "RewardScaling" in line
+            )
+        assert "output" in lines[-1]

@@ -550,6 +550,14 @@ async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
         assert app.player.session.tracer.steps == 8
 
 
+async def test_values_of_the_selected_stage_stay_in_view_while_the_env_is_stepped() -> None:
+    async with playing("StepCounter", "RewardSum", "RewardClipping(-1, 0)", size=(34, 18)) as app:
+        app.app.workspace.select(2)
+        # A step has more lines above than the reset, those of the action.
+        await app.press("s")
+        assert "reward@1" in app.text("#live-values")
+
+
 @exhaustive
 async def test_histograms_are_complete_next_to_the_scroll_bar() -> None:
     async with playing(*["RewardSum"] * 12, size=(54, 24)) as app:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from tdx.inspection.live.views import HookView, ImageView, PlotView, TraceView, ValueView
 from tdx.tui.live.connection import TraceCache
@@ -101,6 +102,47 @@ def test_narrow_values_show_numbers_instead_of_a_histogram() -> None:
     )
     lines = build_value_lines(replace(trace, values=(long, *trace.values[1:])), 32)
     assert any("-0.55 … 0.43" in text for line in lines for text, _ in line.line)
+    same = replace(long, text="[0.25 0.25 0.25 0.25]", minimum=0.25, maximum=0.25)
+    (line, *_) = build_value_lines(replace(trace, values=(same, *trace.values[1:])), 32)[1:]
+    shown = "".join(text for text, _ in line.line)
+    assert "all 0.25" in shown
+    assert "observati…@0" in shown, "the version is not cut"
+
+
+def test_short_vector_is_whole_if_it_does_not_fit_beside_its_mean() -> None:
+    trace = _values()
+    vector = replace(trace.values[0], text="[0.03881 0.537 0.009543 -0.8718]")
+    trace = replace(trace, values=(vector, *trace.values[1:]))
+    for width in (70, 80, 160):
+        lines = ("".join(text for text, _ in each.line) for each in build_value_lines(trace, width))
+        (line,) = (line for line in lines if "observation@0" in line)
+        assert (vector.text in line) is (width > 70), line
+        assert ("2.5" in line) is (width != 80), "and its mean, if there is room"
+
+
+def test_wide_characters_keep_the_columns() -> None:
+    trace = _values()
+    key = replace(trace.values[0], key="観測", version="観測@0")
+    trace = replace(trace, values=(key, *trace.values[1:]))
+    lines = ["".join(text for text, _ in each.line) for each in build_value_lines(trace, 100)]
+    wide, other = (next(line for line in lines if name in line) for name in ("観測", "velocity"))
+    ends = [cell_len(line[: line.index("[4] float32")]) for line in (wide, other)]
+    assert ends[0] == ends[1]
+
+
+def test_narrow_image_shows_its_shape_instead_of_the_word() -> None:
+    trace = _values()
+    shape = {"key": "pixels", "version": "pixels@4", "shape": (1, 60, 60), "is_image": True}
+    image = replace(trace.values[0], **shape, change="changed", before="[0.2")  # type: ignore[arg-type]
+    trace = replace(trace, values=(image, *trace.values[1:]), is_earlier=True)
+    for width, text in ((29, "1×60×60"), (42, "image → 1×60×60"), (80, "image → image 1×60×60")):
+        lines = build_value_lines(
+            trace, width, difference=True, first_differences={"pixels": 0, "observation": 0}
+        )
+        line = "".join(part for part, _ in lines[1].line)
+        assert text in " ".join(line.split())
+        assert "≠0" in line
+        assert len(line) <= width
 
 
 def test_a_long_key_keeps_its_version() -> None:

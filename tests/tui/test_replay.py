@@ -14,6 +14,7 @@ from tdx.tui.live.messages import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.inspection.live.stages import Ragged
 from tests.programs import exhaustive
+from tests.tui.idle import resize
 from tests.tui.playing import Live, playing
 
 
@@ -72,6 +73,21 @@ async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None
         assert cause not in app.note
         assert not app.tab.query_one("#live-replay").display
         assert "band" not in plot_backgrounds(app)
+
+
+@exhaustive
+async def test_long_note_ends_with_an_ellipsis_where_it_is_cut() -> None:
+    async with playing("RewardScaling(0.0, 1.0)", "RewardSum", size=(34, 18)) as app:
+        await app.press("n", "text:10", "enter")
+        await edit(app, 0, "RewardScaling(0.0, 0.5)")
+        lines = app.text("#live-note", lines=True).splitlines()
+        assert lines[0].startswith("■ repeated 10 steps")
+        assert lines[-1].rstrip().endswith("…")
+        assert max(map(len, lines)) <= 34
+        assert "≠1" in app.text("#live-values"), "the values have room"
+        await resize(app.pilot, 100, 40)
+        await app.drawn()
+        assert app.note.endswith("episode_reward from step 1")
 
 
 def plot_backgrounds(app: Live) -> set[str]:

@@ -71,6 +71,11 @@ async def test_specs_follow_the_selected_stage() -> None:
         assert "lineage of reward" in shown
         assert "reward@1 by 0 RewardScaling from reward@0 → 1 RewardSum, output" in shown
 
+        # On a narrow screen, the names come before domains of which nothing could be read.
+        await app.open("RewardSum", size=(60, 20))
+        await app.press("down", "2")
+        assert "  observation     [3] float32" in app.text("#spec-tree", lines=True)
+
         # Key shows only changes.
         await app.open(*CHAIN, size=(120, 36))
         await app.press("down", "down", "2")

@@ -13,12 +13,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from tdx.foundation.errors import TdxError, find_user_line
-from tdx.foundation.processes import (
-    MessagePipe,
-    open_parent_pipe,
-    prepare_program,
-    serve_forks,
-)
+from tdx.foundation.processes import MessagePipe, open_parent_pipe, prepare_program, serve_forks
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (

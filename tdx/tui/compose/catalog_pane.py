@@ -22,6 +22,7 @@ from tdx.pipeline.editing.forms import FormField, fill_arguments, list_stage_fie
 from tdx.pipeline.transform_info import TransformInfo, strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.compose.form_row import WordSuggester, available_keys
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.screens.dialogs import fuzzy_sort
 from tdx.tui.workspace import Workspace
 
@@ -91,7 +92,7 @@ class CatalogPane(Vertical):
         completions = WordSuggester(self.list_completions, _LAST_WORD)
         yield Input(placeholder="add …", id="catalog-search", suggester=completions, compact=True)
         yield TransformList(id="catalog", compact=True)
-        yield Static(id="catalog-doc")
+        yield ElidedStatic(id="catalog-doc")
 
     def on_mount(self) -> None:
         self._fill("")

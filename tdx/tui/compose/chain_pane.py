@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events, on
@@ -122,7 +123,8 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     time = "" if has_cost else format_duration(reading.time_ns / 1e3)
     if not reading.numbers:
         return ChainRow("reading", reading.number, "changes nothing", time)
-    latest = _format_mean(reading.numbers[-1])
+    # The warning says what the mean of such an output is.
+    latest = "" if reading.warning in ("NaN", "infinite") else _format_mean(reading.numbers[-1])
     before = None if reading.before is None else _format_mean(reading.before)
     if not reading.is_changed:
         change = f"= {latest}"
@@ -131,6 +133,7 @@ def _build_reading_row(reading: StageReading, has_cost: bool) -> ChainRow:
     else:
         change = f"≈ {latest}" if before == latest else f"{before} → {latest}"
     if reading.warning:
+        change = change.rstrip()
         return ChainRow("reading", reading.number, change, reading.warning, badge="warning")
     return ChainRow("reading", reading.number, change, time, line=_draw_line(reading.numbers))
 
@@ -145,12 +148,16 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
-    room = width - 5
+    # A cost that would cut the name is beside the arguments.
+    is_below = len(row.title) + cost + 5 > width
+    room = width - 5 - is_below * cost
     words = (_fit_argument(word, room) for word in row.detail.split())
     lines = textwrap.wrap(" ".join(words), room, break_on_hyphens=False)
     if max_lines is not None and len(lines) > max_lines:
         lines = [*lines[: max_lines - 1], truncate(f"{lines[max_lines - 1]} …", room)]
     below = [ChainRow("arguments", row.place, line, badge=row.badge) for line in lines]
+    if is_below:
+        row, below[0] = replace(row, cost=""), replace(below[0], cost=row.cost)
     return [replace(row, detail=""), *below]
 
 
@@ -182,10 +189,10 @@ def _format_mean(number: float) -> str:
     """Format a number so that two fit into a narrow pane.
 
     Example:
-        >>> [_format_mean(each) for each in (-0.06374, 0.0, 17.0, 1234.5, 2.5e7)]
-        ['-0.064', '0', '17', '1,234', '2.5e+07']
+        >>> [_format_mean(each) for each in (-0.06374, 0.0, 17.0, 99.7, 1234.5, 2.5e7)]
+        ['-0.064', '0', '17', '100', '1,234', '2.5e+07']
     """
-    return f"{number:,.0f}" if 100 <= abs(number) < 10_000 else f"{number:.2g}"
+    return f"{number:,.0f}" if 99.5 <= abs(number) < 9_999.5 else f"{number:.2g}"
 
 
 def _shorten_change(text: str, width: int) -> str:
@@ -204,11 +211,11 @@ def _build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
     known = [change.after for change in changes if change.after is not None]
     leaves = [leaf for leaf in known if leaf.part != "state"]
     names = [format_key(leaf.key) for leaf in leaves]
-    width = min(max(map(len, names), default=0), _MAX_NAME)
-    details = [f"{compact_shape(leaf)} {leaf.dtype}" for leaf in leaves]
+    width = min(max(map(cell_len, names), default=0), _MAX_NAME)
+    names = [set_cell_size(truncate_middle(name, width), width) for name in names]
     return [
-        ChainRow("key", len(draft.stages), truncate_middle(name, width).ljust(width), detail)
-        for name, detail in zip(names, details, strict=True)
+        ChainRow("key", len(draft.stages), name, f"{compact_shape(leaf)} {leaf.dtype}")
+        for name, leaf in zip(names, leaves, strict=True)
     ]
 
 
@@ -301,11 +308,7 @@ cannot be created."""
         """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(
-            workspace.draft,
-            workspace.status,
-            workspace.errors,
-            workspace.readings,
-            workspace.costs,
+            workspace.draft, workspace.status, workspace.errors, workspace.readings, workspace.costs
         )
         width, height = self.size
         if len(rows) > height:
@@ -325,7 +328,7 @@ cannot be created."""
         if len(rows) + len(keys) <= height:
             rows += keys
         self._whole_rows = rows
-        if any(len(key.title) + len(key.detail) + 7 > width for key in keys):
+        if any(cell_len(key.title) + len(key.detail) + 7 > width for key in keys):
             # All dtypes are left out if one has no room, so that the rows can be compared.
             rows = [
                 replace(row, detail=row.detail.partition(" ")[0]) if row.kind == "key" else row
@@ -360,7 +363,7 @@ cannot be created."""
             self.virtual_size = size
 
     def render_line(self, y: int) -> Strip:
-        at, width = y + int(self.scroll_offset.y), self.size.width
+        at, width = y + int(self.scroll_offset.y), self.scrollable_size.width
         if at >= len(self.rows):
             return Strip.blank(width, self.rich_style)
         row = self.rows[at]
@@ -381,7 +384,11 @@ cannot be created."""
             return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
         if row.kind == "arguments":
             style = "off" if row.badge == "off" else "detail"
-            return [self._styled_segment("│    ", "line"), self._styled_segment(row.title, style)]
+            return [
+                self._styled_segment("│    ", "line"),
+                self._styled_segment(row.title, style),
+                self._styled_segment(row.cost.rjust(width - 6 - len(row.title)), "line"),
+            ]
         if row.kind == "reading":
             rule, room = self._styled_segment("│    ", "line"), width - 6
             if row.badge:
@@ -411,7 +418,7 @@ cannot be created."""
         if row.kind == "key":
             # Without room for both, the shape comes before alignment and the name.
             title, detail = row.title, row.detail
-            if len(title) + len(detail) + 7 > width:
+            if cell_len(title) + len(detail) + 7 > width:
                 room = max(_MIN_NAME, width - len(detail) - 7)
                 title = truncate_middle(title.rstrip(), room)
             return [
@@ -419,7 +426,7 @@ cannot be created."""
                 self._styled_segment(f"  {detail}", "line"),
             ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), f"{row.detail} {row.cost}".strip()
-        if len(detail) > width // 2:
+        if len(detail) > min(width // 2, width - len(row.title) - 4):
             detail = row.cost or truncate(detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
         # The end of a path or a function tells more than its folder.

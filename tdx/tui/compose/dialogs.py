@@ -16,6 +16,7 @@ from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.specs.leaf import domain_text, shape_text
 from tdx.tui.backend.client import RequestError, SupersededError
+from tdx.tui.backend.messages import TRACEBACK_HINT
 from tdx.tui.backend.requests import InspectChain, ListEnvs
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.compose.form_row import FormRow
@@ -122,7 +123,8 @@ class ComposeDialogs:
             problem = error.problem
             head = f"{problem.code}  {workspace.name_of(error.number)}: {problem.message}"
             details = f"\n{problem.details}" if problem.details else ""
-            parts = (head, problem.origin, problem.hint, details)
+            hint = problem.hint if problem.hint != TRACEBACK_HINT else ""
+            parts = (head, problem.origin, hint, details)
             texts.append("\n".join(part for part in parts if part))
         for lint in workspace.list_selected_problems()[1]:
             finding = lint.finding

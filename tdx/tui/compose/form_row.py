@@ -196,10 +196,7 @@ class FormRow(Widget):
                 compact=True,
             )
         return Input(
-            field.text,
-            placeholder=_placeholder(field),
-            suggester=self._suggester(),
-            compact=True,
+            field.text, placeholder=_placeholder(field), suggester=self._suggester(), compact=True
         )
 
     def _suggester(self) -> Suggester:

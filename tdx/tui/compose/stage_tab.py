@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from textwrap import dedent
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -35,6 +36,7 @@ from tdx.pipeline.model import Wrapper
 from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.profile.numbers import NUMBER_WIDTH, format_number
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tdx.tui.tab_body import ProblemPanel, TabBody, holds_focus
@@ -81,8 +83,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         yield Static("", id="form-title")
         yield ProblemPanel(self.workspace)
         yield VerticalScroll(id="form")
-        yield Static("", id="form-about")
-        yield Static("", id="form-help")
+        yield ElidedStatic("", id="form-about")
+        yield ElidedStatic("", id="form-help")
 
     def on_mount(self) -> None:
         self.workspace.selected.subscribe(self, self.invalidate)
@@ -363,7 +365,7 @@ def describe_stage(workspace: Workspace, width: int) -> Content:
     shown = [change for change in shown if change.part != "state" or change.key not in outputs]
     names = [format_key(change.key) for change in shown]
     leaves = [leaf for change in shown if (leaf := change.after or change.before) is not None]
-    widths = ColumnWidths.of(map(len, names), leaves, width)
+    widths = ColumnWidths.of(map(cell_len, names), leaves, width)
     title = "Changes" if stage is not None else "Keys"
     parts = [Content.styled(title, "bold $foreground")] if shown else []
     for name, change in zip(names, shown, strict=True):

@@ -18,6 +18,7 @@ from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import truncate_middle
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
 from tdx.tui.contract.messages import WORKER, CompareContract, Comparison
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.workspace import Workspace
 
 _JOINED, _MIN_SIDE = " compared with ", 12
@@ -69,7 +70,7 @@ one reference step."""
                 _JOINED.join(truncate_middle(side, room) for side in sides)
             )
             dialog.border_subtitle = "n next · ←→ step · e evaluation · r again · Esc closes"
-            yield Static("", id="contract-head", markup=False)
+            yield ElidedStatic("", id="contract-head", markup=False)
             with Container(id="contract-body"):
                 listed = OptionList(id="contract-list", compact=True)
                 listed.border_subtitle = LEGEND

@@ -9,13 +9,7 @@ from textual.content import Content
 
 from tdx.compare.report import RECEIVED, ContractReport
 from tdx.foundation.text import count_text
-from tdx.tui.contract.messages import (
-    Comparison,
-    KeyValues,
-    Records,
-    StageComparison,
-    StageText,
-)
+from tdx.tui.contract.messages import Comparison, KeyValues, Records, StageComparison, StageText
 
 LEGEND = "≠ differs ↳ follows - + one side · not compared"
 FIRST = "▶"

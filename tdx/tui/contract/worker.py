@@ -56,11 +56,7 @@ def compare_contract(
     stack = _build_stack(pipeline, allow_code, samples)
     try:
         report = check_contract(
-            stack,
-            contract,
-            pipeline.env.id,
-            evaluation=evaluation,
-            reference=reference,
+            stack, contract, pipeline.env.id, evaluation=evaluation, reference=reference
         )
     finally:
         stack.close()

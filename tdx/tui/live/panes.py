@@ -16,6 +16,7 @@ from tdx.foundation.keys import format_key
 from tdx.foundation.text import format_bytes
 from tdx.inspection.live.views import EnvCell, ImageView
 from tdx.inspection.overview import Problem
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.images import FIRST_ZOOM, ImagePane
 from tdx.tui.live.manual_action import ManualActionPane
@@ -108,7 +109,8 @@ class ActionLabel(Static):
 def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: int) -> Content:
     """Return the figures of a session, as many as fit."""
     if state.status == "running":
-        sign = Content.assemble(("▶ ", "bold $text-success"), f"{state.speed:.0f} steps/s")
+        speed = f"{state.speed:.0f} steps/s" if state.speed else "running"
+        sign = Content.assemble(("▶ ", "bold $text-success"), speed)
     elif state.status == "ended":
         sign = Content.assemble(("■ ", "bold $text-error"), "ended")
     else:
@@ -153,7 +155,7 @@ class LiveHeader(Vertical):
         &.-one-bar .live-bar { width: auto; }
         &.-compared #live-replay { display: block; }
         &.-compared.-short #live-bars { display: none; }
-        &.-compared.-short #live-note { max-height: 6; }
+        &.-compared.-short #live-note { max-height: 5; }
     }
     """
 
@@ -174,7 +176,7 @@ class LiveHeader(Vertical):
                 yield Static("", id="live-rate")
                 yield ActionLabel("+", "rate(1)", id="live-faster")
                 yield ActionLabel("", "source", id="live-source")
-        yield Static("", id="live-note")
+        yield ElidedStatic("", id="live-note")
         with Horizontal(id="live-replay"):
             yield ActionLabel("Y keep", "keep")
             yield ActionLabel("u undo", "screen.undo")

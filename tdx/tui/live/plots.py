@@ -13,7 +13,7 @@ from textual import events
 from textual.message import Message
 
 from tdx.inspection.live.views import PlotView
-from tdx.tui.chain_status import truncate
+from tdx.tui.chain_status import truncate_middle
 from tdx.tui.line_widgets import RowWidget
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
@@ -175,11 +175,8 @@ edit, the earlier rollout is gray, with a band behind the steps that differ."""
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
         if curve.latest is not None and earlier is not None and earlier.latest is not None:
             latest = f"  {curve.latest:.3g}  earlier {earlier.latest:.3g}"
-        name = truncate(curve.name, max(6, self.size.width - max(12, len(latest))))
-        yield (
-            (name, color, "name"),
-            (latest if known else "  no values yet", "muted", ""),
-        )
+        name = truncate_middle(curve.name, max(6, self.size.width - max(12, len(latest))))
+        yield ((name, color, "name"), (latest if known else "  no values yet", "muted", ""))
         rows = height - 1
         if not known:
             return

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+
+from rich.cells import cell_len, set_cell_size
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.chain_status import truncate, truncate_middle
@@ -19,6 +22,9 @@ COLUMN_HEADER = -2
 """Place of the line with the column titles."""
 _MIN_WITH_BARS, _MIN_WITH_DELTA = 18, 30
 _COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
+_MIN_WITH_CHANGED = _COLUMNS_WIDTH + _CHANGED_WIDTH
+_MIN_WITH_DTYPE = _MIN_WITH_CHANGED + _DTYPE_WIDTH
+_VECTOR_WIDTH = 11  # of a number in a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ def build_value_lines(
     earlier rollout, by key.
     """
     first = first_differences if view.is_earlier and first_differences else {}
-    longest = max((len(value.version) for value in view.values), default=8)
+    longest = max((cell_len(value.version) for value in view.values), default=8)
     name = min(longest, max(12, width * 2 // 5))
     return list(_LineBuilder(view, width, difference, only_written, first, name).all())
 
@@ -85,8 +91,8 @@ class _LineBuilder:
     def _columns(self) -> tuple[str, str]:
         """Return the column titles."""
         left = self.width - 5 - self.name
-        changed = "changed".ljust(_CHANGED_WIDTH) if _has_changed(left) else ""
-        kind = "shape and dtype".ljust(_DTYPE_WIDTH) if _has_dtype(left) else ""
+        changed = "changed".ljust(_CHANGED_WIDTH) if left >= _MIN_WITH_CHANGED else ""
+        kind = "shape and dtype".ljust(_DTYPE_WIDTH) if left >= _MIN_WITH_DTYPE else ""
         numbers = "".join(name.rjust(NUMBER_WIDTH) for name in ("min", "mean", "max"))
         title = f"    {'version'.ljust(self.name + 1)}{changed}{kind}{numbers} histogram"
         return title, "muted"
@@ -114,7 +120,7 @@ class _LineBuilder:
         head: list[tuple[str, str]] = [
             sign,
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
-            (truncate_middle(value.version, self.name).ljust(self.name + 1), name_style),
+            (set_cell_size(truncate_middle(value.version, self.name), self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (
@@ -136,8 +142,8 @@ class _LineBuilder:
     def _numbers(self, value: ValueView, left: int, changed: str) -> Iterator[tuple[str, str]]:
         style = "plain" if value.change != "same" else "muted"
         flag = _nonfinite_text(value)
-        has_dtype = _has_dtype(left)
-        if _has_changed(left):
+        has_dtype = left >= _MIN_WITH_DTYPE
+        if left >= _MIN_WITH_CHANGED:
             yield (changed.ljust(_CHANGED_WIDTH), "muted")
             left -= _CHANGED_WIDTH
         if has_dtype:
@@ -147,18 +153,21 @@ class _LineBuilder:
             left -= _DTYPE_WIDTH
         has_numbers = value.minimum is not None or value.nans or value.infinities
         if not has_numbers and left >= _COLUMNS_WIDTH:
-            yield (truncate(_value_text(value), left), style)
+            yield (_value_text(value, left), style)
         elif left < _COLUMNS_WIDTH + (len(flag) + 1 if flag else 0):
             yield from self._short(value, left, style)
+        elif not flag and left - _COLUMNS_WIDTH < _VECTOR_WIDTH * math.prod(value.shape) <= left:
+            # A short vector says more than its mean, if both do not fit.
+            yield (_value_text(value, left), style)
         elif value.minimum == value.maximum and value.mean is not None and not value.nans:
-            yield (_value_text(value).rjust(2 * NUMBER_WIDTH), style)
+            yield (value.text.rjust(2 * NUMBER_WIDTH), style)
         else:
             for number in (value.minimum, value.mean, value.maximum):
                 yield (format_number(number).rjust(NUMBER_WIDTH), style)
             yield (f" {_histogram_bars(value.histogram).ljust(8)}", "secondary")
             room = left - 3 * NUMBER_WIDTH - 11
             if room > 12 and not flag:
-                yield (f" {truncate(_value_text(value), room)}", "muted")
+                yield (f" {_value_text(value, room)}", "muted")
         if flag:
             yield (f" {flag}", "bad")
 
@@ -168,7 +177,12 @@ class _LineBuilder:
         flag = _nonfinite_text(value)
         room = max(0, left - len(bars) - 1 - (len(flag) + 1 if flag else 0))
         text = _value_text(value)
-        if len(text) > room and value.minimum is not None:
+        # A vector whose numbers may not fit is a range in each step, so that the form stays.
+        count = 0 if value.is_image else math.prod(value.shape)
+        is_long = len(text) > room or (count > 1 and count * _VECTOR_WIDTH > room)
+        if is_long and value.minimum is not None and value.minimum == value.maximum:
+            text = f"all {format_number(value.minimum)}"
+        elif is_long and value.minimum is not None:
             text = f"{format_number(value.minimum)} … {format_number(value.maximum)}"
             if len(text) > room and value.maximum is not None:
                 text = f"{value.minimum:.2g} … {value.maximum:.2g}"
@@ -182,26 +196,20 @@ class _LineBuilder:
         if value.change == "same":
             # The text may reach into the columns of the difference, but leaves room for the note.
             note = "   unchanged" if left - len("   unchanged") >= 5 else ""
-            yield (truncate(_value_text(value), left - len(note)).ljust(room), "muted")
+            yield (_value_text(value, left - len(note)).ljust(room), "muted")
             yield (note, "muted")
+            return
+        text = _value_text(value, room)
+        if value.is_image and text.endswith("…"):
+            yield (_value_text(value, left).ljust(left), "plain")
             return
         # The numbers of an image say less than that it is one.
         before = "image" if value.is_image and value.before else value.before or "missing"
         yield (truncate(before, room).ljust(room), "muted")
         yield (" → ", "accent")
-        yield (truncate(_value_text(value), room).ljust(room), "plain")
+        yield (text.ljust(room), "plain")
         if has_delta and value.delta is not None:
             yield (f" Δ{format_number(value.delta)}".rjust(NUMBER_WIDTH + 2), "warn")
-
-
-def _has_changed(left: int) -> bool:
-    """Return True if a column for the number of changed steps fits."""
-    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH
-
-
-def _has_dtype(left: int) -> bool:
-    """Return True if a column for shape and dtype fits too."""
-    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH + _DTYPE_WIDTH
 
 
 def _changed_text(changed: int, count: int) -> str:
@@ -216,18 +224,16 @@ def _changed_text(changed: int, count: int) -> str:
 
 
 def _nonfinite_text(value: ValueView) -> str:
-    parts = []
-    if value.nans:
-        parts.append(f"{value.nans} nan")
-    if value.infinities:
-        parts.append(f"{value.infinities} inf")
-    return " ".join(parts)
+    counts = ((value.nans, "nan"), (value.infinities, "inf"))
+    return " ".join(f"{count} {name}" for count, name in counts if count)
 
 
-def _value_text(value: ValueView) -> str:
-    if value.is_image:
-        return f"image {'×'.join(map(str, value.shape))}"
-    return value.text
+def _value_text(value: ValueView, room: int = sys.maxsize) -> str:
+    """Return a value; of an image, its shape."""
+    if not value.is_image:
+        return truncate(value.text, room)
+    shape = "×".join(map(str, value.shape))
+    return f"image {shape}" if len(shape) + 6 <= room else truncate(shape, room)
 
 
 def _histogram_bars(counts: tuple[int, ...]) -> str:
@@ -265,13 +271,11 @@ previous step, or to the step marked with `m`."""
 
     def show_view(self, view: TraceView) -> None:
         """Show a trace; the cursor follows the selected stage until it is moved."""
-        follows = self._followed is not None and self.cursor == self._followed[1]
-        self.view = view
+        self.view, followed = view, self._followed
+        follows = followed is not None and self.cursor == self._inside(followed[1])
         self._fill()
-        if follows and self._followed is not None:
-            stage, line = self._followed
-            if self._heading_of(stage) != line:
-                self.go_to_stage(stage)
+        if followed is not None and follows and self._heading_of(followed[0]) != followed[1]:
+            self.go_to_stage(followed[0])
 
     def set_difference(self, on: bool) -> None:
         """Show the values of the reference trace and go to the first mark, or hide them."""

@@ -21,13 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tdx.core.chain import chain_stages
-from tdx.foundation.errors import (
-    ArgumentError,
-    KeyNotFoundError,
-    TdxError,
-    Where,
-    find_user_line,
-)
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, Where, find_user_line
 from tdx.foundation.keys import format_key
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.replay import Replay

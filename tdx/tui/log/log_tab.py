@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Static
 
 from tdx.foundation.text import count_text
-from tdx.tui.line_widgets import LineList, TextLine
+from tdx.tui.line_widgets import ElidedStatic, LineList, TextLine
 from tdx.tui.log.journal import MAX_ENTRIES, MAX_OUTPUT_ENTRIES, LogEntry
 from tdx.tui.tab_body import SearchableTab, SearchBar, holds_focus, search_bindings
 from tdx.tui.workspace import Workspace
@@ -172,7 +172,7 @@ class LogTab(SearchableTab):
         yield SearchBar("log", view)
         yield Static("", id="log-none")
         yield view
-        yield Static("", id="log-details")
+        yield ElidedStatic("", id="log-details")
 
     def on_mount(self) -> None:
         self.workspace.journal.subscribe(self.invalidate)

@@ -15,13 +15,10 @@ from textual.widgets import Button, Input, ProgressBar, Static
 from tdx.pipeline.draft import Draft
 from tdx.pipeline.model import StackFacts
 from tdx.tui.chain_status import ENV
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.profile.advice import AdviceList, advice_text, replace_chain
 from tdx.tui.profile.columns import CostSheet, build_sheet
-from tdx.tui.profile.measurement import (
-    CANCELLED,
-    DraftAdvice,
-    MeasurementController,
-)
+from tdx.tui.profile.measurement import CANCELLED, DraftAdvice, MeasurementController
 from tdx.tui.profile.messages import EXTRAS, Extra, FindAdvice, MeasurePipeline
 from tdx.tui.profile.numbers import format_time
 from tdx.tui.profile.runs import (
@@ -162,7 +159,7 @@ class ProfileTab(SearchableTab):
         with Horizontal(id="profile-progress"):
             yield ProgressBar(show_eta=False, id="profile-meter")
             yield Static("", id="profile-doing", markup=False)
-        yield Static("", id="profile-summary")
+        yield ElidedStatic("", id="profile-summary")
         table = CostTable()
         yield SearchBar("parts", table)
         yield table

@@ -17,6 +17,7 @@ from textual.message import Message
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.profile.columns import Column, CostLine, CostSheet, choose_columns
 from tdx.tui.profile.messages import CostRow
 from tdx.tui.profile.numbers import (
@@ -28,13 +29,7 @@ from tdx.tui.profile.numbers import (
     format_duration,
     format_time,
 )
-from tdx.tui.profile.runs import (
-    ModeSelection,
-    ProfileRun,
-    RunHistory,
-    displayed_mode,
-    history_line,
-)
+from tdx.tui.profile.runs import ModeSelection, ProfileRun, RunHistory, displayed_mode, history_line
 
 _BAR_WIDTH = 8
 _MIN_HISTOGRAM_CALLS = 12
@@ -165,7 +160,7 @@ class PartPane(Container):
         super().__init__(id="profile-part")
 
     def compose(self) -> ComposeResult:
-        yield Static("", id="profile-histogram")
+        yield ElidedStatic("", id="profile-histogram")
         yield Static("", id="profile-operators")
 
     def show(self, row: CostRow | None, room: Size) -> None:
@@ -220,10 +215,7 @@ change it. Click a header or press `s` to sort, and `i` to reverse the order."""
 
     def __init__(self) -> None:
         super().__init__(
-            id="costs",
-            cursor_type="row",
-            cell_padding=1,
-            cursor_foreground_priority="renderable",
+            id="costs", cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable"
         )
         self.display = False
         self.sort_by, self.is_inverted = "step", False

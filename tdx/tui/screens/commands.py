@@ -103,10 +103,7 @@ class CommandPalette(ChoiceScreen):
     def _applies(self, node: DOMNode, binding: Binding) -> bool:
         """Return True if an action has something to act on."""
         workspace, name = self._main.workspace, binding.id or ""
-        needs = {
-            "stage": workspace.stage is not None,
-            "env": workspace.draft.env is not None,
-        }
+        needs = {"stage": workspace.stage is not None, "env": workspace.draft.env is not None}
         target = "env" if name.startswith(("live.", "profile.", "specs.")) else TARGETS.get(name)
         action = binding.action.partition("(")[0]
         is_enabled = bool(node.check_action(action, ()))

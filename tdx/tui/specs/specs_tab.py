@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -233,7 +234,7 @@ key, `reward@0` is what the env writes, and `reward@1` what the first stage make
         if specs.freshness == "none":
             lines = []
         key_widths = (
-            _INDENT * (len(split_key(line.change.key)) - 1) + len(line.text)
+            _INDENT * (len(split_key(line.change.key)) - 1) + cell_len(line.text)
             for line in listed.whole
             if line.change is not None
         )

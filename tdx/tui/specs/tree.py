@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from tdx.foundation.keys import format_key, split_key
@@ -87,8 +88,8 @@ def _make_unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
 
 LinePath = tuple[str, ...]
 LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
-_MIN_KEY, _MAX_DOMAIN = 10, 16
-"""Width that a key keeps, and width for which keys are shortened."""
+_MIN_KEY, _MIN_DOMAIN, _MAX_DOMAIN = 10, 5, 16
+"""Width that a key keeps, that a domain needs, and for which keys are shortened."""
 _GAPS = 7
 """Width of the sign and the spaces between the columns."""
 LANES: tuple[Direction, ...] = ("forward", "inverse")
@@ -171,12 +172,7 @@ def _key_lines(
 
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
-_COLORS = {
-    "added": "$success",
-    "gone": "$error",
-    "changed": "$warning",
-    "same": "",
-}
+_COLORS = {"added": "$success", "gone": "$error", "changed": "$warning", "same": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +183,7 @@ class ColumnWidths:
     shape: int
     dtype: int
     device: int  # width of the devices; 0 if all are equal
+    has_domain: bool = True
 
     @classmethod
     def of(
@@ -206,8 +203,10 @@ class ColumnWidths:
             domain = max(
                 (len(domain_text(leaf, whole=False, digits=4)) for leaf in known), default=0
             )
-            left = room - shape - dtype - device - min(domain, _MAX_DOMAIN) - _GAPS
-            key = min(key, max(_MIN_KEY, left))
+            left = room - shape - dtype - device - _GAPS
+            if left - min(key, _MIN_KEY) < min(domain, _MIN_DOMAIN):
+                return cls(min(key, max(_MIN_KEY, left + 1)), shape, dtype, device, False)
+            key = min(key, max(_MIN_KEY, left - min(domain, _MAX_DOMAIN)))
         return cls(key, shape, dtype, device)
 
 
@@ -219,17 +218,18 @@ def key_label(
     struck = " strike" if change.change == "gone" else ""
     line = " bold underline" if found else ""
     name = truncate_middle(name, widths.key - indent)
-    pad = " " * max(0, widths.key - indent - len(name))
+    gap = " " * (widths.key - indent - cell_len(name))
     head = Content.assemble(
         (f"{_SIGNS[change.change]} ", f"bold {color}".strip()),
         (name, f"{color or '$foreground'}{struck}{line}"),
-        f"{pad}  ",
+        f"{gap}  ",
     )
     leaf = change.after or change.before
     assert leaf is not None
     if change.change != "changed":
         style = color or "dim"
-        return Content.assemble(head, (" ".join(_columns(leaf, widths)).rstrip(), style + struck))
+        shown = _columns(leaf, widths)[: 4 if widths.has_domain else 3]
+        return Content.assemble(head, (" ".join(shown).rstrip(), style + struck))
     return Content.assemble(head, *_changed_columns(change, widths))
 
 
