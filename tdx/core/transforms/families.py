@@ -22,7 +22,6 @@ from tdx.core.transforms.spec_maps import (
     require_some_keys,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.core.transforms.validation import check_dim
 from tdx.foundation.errors import ChainError, SpecError, StoredDataError, Where
 from tdx.foundation.keys import NestedKey, format_key, parent_key
 from tdx.foundation.tensordicts import read
@@ -306,34 +305,6 @@ class ShapeTransform(ObservationTransform):
             return super().forward(tensordict)
         finally:
             self._leading = env_leading
-
-
-class SizeOneTransform(ShapeTransform):
-    """Inserts or removes the dim ``dim`` of size 1."""
-
-    _needs_keys = True
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
-        allow_positive_dim: bool = False,
-    ) -> None:
-        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
-        self.dim = check_dim(dim, "dim", allow_positive_dim)
-        self.allow_positive_dim = allow_positive_dim
-        self._set_counted_from_start(self.dim)
-
-    @property
-    def _position(self) -> int:
-        return self.dim if self.dim < 0 else self.dim + self._leading
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(dim={self.dim}, keys={self.in_keys or self.in_keys_inv})"
 
 
 def _moves_columns(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
-from tdx.core.transforms.families import SizeOneTransform
+from tdx.core.transforms.families import ShapeTransform
+from tdx.core.transforms.validation import check_dim
 from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 
-class SqueezeTransform(SizeOneTransform):
+class SqueezeTransform(ShapeTransform):
     """Remove a dim of size 1 from entries, and insert it into inputs of the env.
 
     A dim of another size stays, as in ``torch.squeeze``.
@@ -41,6 +45,26 @@ class SqueezeTransform(SizeOneTransform):
     _is_verified = True
 
     time_behavior = TimeBehavior.POINTWISE
+    _needs_keys = True
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        in_keys_inv: Sequence[NestedKey] | None = None,
+        out_keys_inv: Sequence[NestedKey] | None = None,
+        allow_positive_dim: bool = False,
+    ) -> None:
+        super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
+        self.dim = check_dim(dim, "dim", allow_positive_dim)
+        self.allow_positive_dim = allow_positive_dim
+        self._set_counted_from_start(self.dim)
+
+    @property
+    def _position(self) -> int:
+        return self.dim if self.dim < 0 else self.dim + self._leading
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor.squeeze(self._position)
@@ -66,3 +90,6 @@ class SqueezeTransform(SizeOneTransform):
                 hint="remove the key from in_keys_inv",
             )
         return mapped
+
+    def __repr__(self) -> str:
+        return f"SqueezeTransform(dim={self.dim}, keys={self.in_keys or self.in_keys_inv})"
