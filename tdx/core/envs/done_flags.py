@@ -280,16 +280,6 @@ def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
-def nearest_mask(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
-    """Return the mask of the nearest group that encloses a key."""
-    parents = parent_key(key)
-    for depth in range(len(parents), -1, -1):
-        reset_key = (*parents[:depth], "_reset") if depth else "_reset"
-        if reset_key in masks:
-            return masks[reset_key]
-    return None
-
-
 def keep_unmasked_rows(
     result: TensorDictBase,
     previous: TensorDictBase,
@@ -370,11 +360,15 @@ def mask_for_entry(
 ) -> Tensor | None:
     """Return the mask of the rows of an entry that a reset changes; ``None`` without any mask.
 
-    It is the mask of the entry's group, or else the union of all masks.
+    It is the mask of the nearest group that encloses the entry, or else the union of all masks:
+    with flags of agents only, an entry of the whole row changes if any of its agents is reset.
     """
-    rows = nearest_mask(key, masks)
-    if rows is not None:
-        return rows
+    parents = parent_key(key)
+    for depth in range(len(parents), -1, -1):
+        reset_key = (*parents[:depth], "_reset") if depth else "_reset"
+        if reset_key in masks:
+            return masks[reset_key]
+    rows = None
     for mask in masks.values():
         mine = mask.reshape(*mask.shape[:batch_dims], -1).any(-1)
         rows = mine if rows is None else rows | mine
