@@ -383,18 +383,29 @@ def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     )
 
 
+def episode_end_keys(done_keys: Iterable[NestedKey]) -> list[NestedKey]:
+    """Return the flags that decide where the episode of a row ends.
+
+    They are those of the root: an agent may leave an episode that goes on. Without any, they are
+    those of the agents, and the first that ends, ends the episode. A *reset* is due at any flag,
+    see :func:`any_done`.
+    """
+    keys = list(done_keys)
+    return [key for key in keys if len(split_key(key)) == 1] or keys
+
+
 def episode_ends(
     tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
 ) -> dict[int, str]:
     """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
 
-    The flags of the root decide; without any, those of the agents: the first that ends, ends the
-    row. A row that is both terminated and truncated is ``terminated``; ``done`` is the last resort.
+    :func:`episode_end_keys` decide. A row that is both terminated and truncated is ``terminated``;
+    ``done`` is the last resort.
     """
-    root = [key for key in done_keys if len(split_key(key)) == 1]
+    keys = episode_end_keys(done_keys)
     ends: dict[int, str] = {}
     for end in ("terminated", "truncated", "done"):
-        for key in root or done_keys:
+        for key in keys:
             flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
             if flag is not None and bool(flag.any()):
                 for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():
