@@ -394,6 +394,13 @@ def episode_end_keys(done_keys: Iterable[NestedKey]) -> list[NestedKey]:
     return [key for key in keys if len(split_key(key)) == 1] or keys
 
 
+def all_done(tensordict: TensorDictBase, done_keys: Iterable[NestedKey]) -> bool:
+    """Return True if each ``done`` of :func:`episode_end_keys` is set; other keys do not count."""
+    ends = episode_end_keys(key for key in done_keys if split_key(key)[-1] == "done")
+    flags = [read(tensordict, key) for key in ends]
+    return bool(flags) and all(bool(flag.all()) for flag in flags)
+
+
 def episode_ends(
     tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
 ) -> dict[int, str]:
