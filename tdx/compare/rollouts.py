@@ -17,7 +17,8 @@ from tdx.compare.values import (
     compare_tensors,
     float_tolerance,
 )
-from tdx.foundation.keys import format_key, normalize_key
+from tdx.core.envs.done_flags import episode_end_keys
+from tdx.foundation.keys import format_key, normalize_key, split_key
 from tdx.foundation.text import dtype_name
 from tdx.stacks.native import seed_run
 
@@ -92,8 +93,10 @@ def explain_rollouts(
     # Rows of a batch follow one another, each from the start of an episode.
     is_start = torch.zeros(a.shape, dtype=torch.bool)
     is_start[..., 0] = True
-    if "next.done" in one:
-        is_start[..., 1:] = one["next.done"].reshape(a.shape)[..., :-1].cpu()
+    following = a["next"]
+    keys = [key for key in following.keys(True, True) if split_key(key)[-1] == "done"]
+    for key in episode_end_keys(keys):
+        is_start[..., 1:] |= following[key].reshape(*a.shape, -1).any(-1)[..., :-1].cpu()
     starts = tuple(is_start.flatten().nonzero().flatten().tolist())
     differing = {key: change for key, change in changes.items() if change is not None}
     extra = [key for key, change in differing.items() if change.kind == "extra"]

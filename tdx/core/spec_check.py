@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import expand_mask, nearest_mask
+from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
 from tdx.foundation.errors import ArgumentError, get_first_line
@@ -278,7 +278,6 @@ class _Check:
     def _other_rows(
         self, before: TensorDictBase, after: TensorDictBase, masks: dict[NestedKey, Tensor]
     ) -> Iterator[SpecViolation]:
-        first = next(iter(masks.values()))
         for key, leaf in self.root.items():
             old, new = get_entry(before, key), get_entry(after, key)
             if holds_objects(leaf):
@@ -287,8 +286,9 @@ class _Check:
                 continue
             if old.shape != new.shape or old.dtype != new.dtype:
                 continue
-            governing = nearest_mask(key, masks)
-            rows = expand_mask(first if governing is None else governing, new, self.env.ndim)
+            mask = mask_for_entry(key, masks, self.env.ndim)
+            assert mask is not None
+            rows = expand_mask(mask, new, self.env.ndim)
             same = (old == new) | ((old != old) & (new != new)) | rows
             if not bool(same.all()):
                 message = "a reset of the first row changed it in another row"

@@ -66,6 +66,16 @@ def test_kinds_of_values(
     assert explanations[key].steps == STEPS * ENVS
 
 
+def test_episodes_that_end_with_the_first_agent(rollout: TensorDictBase) -> None:
+    rollout = rollout.clone()
+    done = rollout["next"].pop("done").unsqueeze(2) & torch.tensor([[False], [True]])
+    rollout["next", "agents"] = TensorDict({"done": done}, (ENVS, STEPS, 2))
+    other = rollout.clone()
+    other["observation"] = late(rollout["observation"])
+    explanations = explain_rollouts(rollout, other, compare_rollouts(rollout, other))
+    assert explanations["observation"].parameters == {"steps": 1}
+
+
 def test_a_renamed_key(rollout: TensorDictBase) -> None:
     other = rollout.clone()
     other["state"] = other.pop("observation")

@@ -78,6 +78,37 @@ class RowsEnv(EnvBase):
         self.seed = (seed or 0) % 50
 
 
+def flags_of_agents(kind: type[RowsEnv]) -> type[RowsEnv]:
+    """Return the class of an env whose done flags are only those of two agents, which end at once.
+
+    A reset starts a new episode in a row if either agent asks for it.
+    """
+
+    class AgentFlags(kind):  # type: ignore[misc, valid-type]
+        step_reads = ()
+
+        def __init__(self, batch_size: tuple[int, ...] = (), endless: bool = False) -> None:
+            super().__init__(batch_size, endless)
+            group = (*batch_size, 2)
+            flags = {key: flag(*group, 1) for key in ("done", "terminated", "truncated")}
+            self.done_spec = Composite(agents=Composite(flags, shape=group), shape=batch_size)
+
+        def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+            mask = None if tensordict is None else tensordict.get(("agents", "_reset"), None)
+            if tensordict is not None and mask is not None:
+                tensordict = tensordict.clone(recurse=False).set("_reset", mask.any(-2))
+            return super()._reset(tensordict, **kwargs)
+
+        def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+            result = super()._step(tensordict)
+            for name in ("terminated", "truncated"):
+                ended = result.pop(name).unsqueeze(-2).expand(*self.batch_size, 2, 1)
+                result["agents", name] = ended.clone()
+            return result
+
+    return AgentFlags
+
+
 class GroupsEnv(EnvBase):
     """Env with two groups, each with its own observations, rewards, actions and done flags.
 

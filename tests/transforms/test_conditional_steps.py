@@ -27,6 +27,7 @@ from tdx import (
     TransformedEnv,
 )
 from tdx.core.envs import EnvBase
+from tests.inspection.live.stages import Team
 from tests.transforms.envs import GroupsEnv, RowsEnv, SteppedRowsEnv, still
 
 
@@ -77,6 +78,16 @@ def test_a_batch_that_steps_as_a_whole_cannot_skip_a_row() -> None:
 
 
 # ConditionalPolicySwitch
+
+
+def test_other_policy_acts_after_the_reset_of_an_env_without_that_of_its_agents() -> None:
+    def is_first(tensordict: TensorDictBase) -> bool:
+        return bool((tensordict["agents", "count"] == 0).all())
+
+    base = Team()
+    switch = ConditionalPolicySwitch(base.rand_action, is_first)
+    rollout = TransformedEnv(base, switch).rollout(6, break_when_any_done=False)
+    assert rollout["next", "done"].flatten().tolist() == [False, False, True] * 2
 
 
 def test_the_other_policy_moves_where_the_condition_holds() -> None:

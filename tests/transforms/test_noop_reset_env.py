@@ -27,6 +27,7 @@ from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Categorical, Composite
 from tests.envs.mocks import CountingEnv
+from tests.inspection.live.stages import Team
 from tests.programs import exhaustive
 from tests.transforms.envs import RowsEnv
 
@@ -45,6 +46,11 @@ def test_the_number_of_noops_is_drawn_for_each_reset() -> None:
 def test_the_number_of_noops_can_be_fixed() -> None:
     assert noop_counts(TransformedEnv(CountingEnv(stop=100), NoopResetEnv(4, False)), 3) == [4] * 3
     assert noop_counts(TransformedEnv(CountingEnv(stop=100), NoopResetEnv(0)), 3) == [0] * 3
+
+
+def test_an_agent_that_is_reset_alone_starts_no_noops() -> None:
+    rollout = TransformedEnv(Team(), NoopResetEnv(1)).rollout(6, break_when_any_done=False)
+    assert rollout["next", "done"].flatten().tolist() == [False, False, True] * 2
 
 
 def test_an_env_that_ends_during_noops_is_reset() -> None:

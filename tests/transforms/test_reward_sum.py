@@ -8,7 +8,8 @@ from tensordict import TensorDict
 
 from tdx import Compose, RewardSum, StepCounter, TransformedEnv, check_env_specs
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError
-from tests.transforms.envs import RowsEnv
+from tests.transforms.envs import RowsEnv, flags_of_agents
+from tests.transforms.fixed_rollouts import fixed_rollout
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -70,3 +71,12 @@ def test_sums_declared_as_rewards_can_be_in_a_group(planned: bool) -> None:
     assert "some" not in rollout.keys()
     expected = rollout["next", "reward"].cumsum(1)
     torch.testing.assert_close(rollout["next", "some", "total"], expected)
+
+
+def test_stored_rewards_of_a_row_follow_the_flags_of_its_agents() -> None:
+    env = flags_of_agents(RowsEnv)
+    steps, key = fixed_rollout(env((4,))), ("next", "reward")
+    total = RewardSum(in_keys=[key], out_keys=["total"])(steps.clone())["total"]
+    sums = fixed_rollout(TransformedEnv(env((4,)), RewardSum()))
+    assert torch.equal(total, sums["next", "episode_reward"])
+    assert torch.equal(RewardSum()(steps)["episode_reward"], sums["episode_reward"])

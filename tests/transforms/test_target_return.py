@@ -10,8 +10,8 @@ from tensordict import TensorDict
 
 from tdx import GymEnv, RenameTransform, StepCounter, TargetReturn, TransformedEnv, Unbounded
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, UnknownNameError
-from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.fixed_rollouts import fixed_rollout
+from tests.transforms.envs import GroupsEnv, RowsEnv, flags_of_agents
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 def test_target_is_restored_in_each_episode() -> None:
@@ -76,3 +76,9 @@ def test_missing_reward_is_reported() -> None:
     env = TransformedEnv(RowsEnv(), TargetReturn(1.0, in_keys=["rewards"]))
     with pytest.raises(KeyNotFoundError, match="rewards"):
         env.output_spec  # noqa: B018
+
+
+def test_stored_rewards_of_a_row_follow_the_flags_of_its_agents() -> None:
+    env = flags_of_agents(RowsEnv)
+    stored = TargetReturn(10.0)(fixed_rollout(env((4,))))
+    assert_same(stored, fixed_rollout(TransformedEnv(env((4,)), TargetReturn(10.0))))

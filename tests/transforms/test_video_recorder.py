@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tdx import StepCounter, TransformedEnv, VideoFolder, VideoRecorder
 from tdx.foundation.errors import ArgumentError
-from tests.transforms.envs import RowsEnv
+from tdx.specs import Composite
+from tests.transforms.envs import RowsEnv, flag
 
 
 class Videos:
@@ -47,6 +48,16 @@ def test_a_video_of_each_episode() -> None:
     env.rollout(6, break_when_any_done=False)
     assert [call["video"].shape[1] for call in logger.calls] == [3, 3, 3]
     assert [call["step"] for call in logger.calls] == [0, 1, 2]
+
+
+def test_a_video_of_each_episode_of_an_env_whose_agents_go_on() -> None:
+    logger = Videos()
+    base = RowsEnv()
+    agents = Composite(done=flag(2, 1), shape=(2,))
+    base.done_spec = Composite(done=flag(1), terminated=flag(1), truncated=flag(1), agents=agents)
+    env = TransformedEnv(base, VideoRecorder(logger, "run", skip=1, dump_on_done=True))
+    env.rollout(4, break_when_any_done=False)
+    assert [call["video"].shape[1] for call in logger.calls] == [3, 3]
 
 
 def test_clones_record_for_themselves() -> None:

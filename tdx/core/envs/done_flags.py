@@ -280,16 +280,6 @@ def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (value.ndim - mask.ndim))
 
 
-def nearest_mask(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
-    """Return the mask of the nearest group that encloses a key."""
-    parents = parent_key(key)
-    for depth in range(len(parents), -1, -1):
-        reset_key = (*parents[:depth], "_reset") if depth else "_reset"
-        if reset_key in masks:
-            return masks[reset_key]
-    return None
-
-
 def keep_unmasked_rows(
     result: TensorDictBase,
     previous: TensorDictBase,
@@ -370,11 +360,15 @@ def mask_for_entry(
 ) -> Tensor | None:
     """Return the mask of the rows of an entry that a reset changes; ``None`` without any mask.
 
-    It is the mask of the entry's group, or else the union of all masks.
+    It is the mask of the nearest group that encloses the entry, or else the union of all masks:
+    with flags of agents only, an entry of the whole row changes if any of its agents is reset.
     """
-    rows = nearest_mask(key, masks)
-    if rows is not None:
-        return rows
+    parents = parent_key(key)
+    for depth in range(len(parents), -1, -1):
+        reset_key = (*parents[:depth], "_reset") if depth else "_reset"
+        if reset_key in masks:
+            return masks[reset_key]
+    rows = None
     for mask in masks.values():
         mine = mask.reshape(*mask.shape[:batch_dims], -1).any(-1)
         rows = mine if rows is None else rows | mine
@@ -389,18 +383,36 @@ def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
     )
 
 
+def episode_end_keys(done_keys: Iterable[NestedKey]) -> list[NestedKey]:
+    """Return the flags that decide where the episode of a row ends.
+
+    They are those of the root: an agent may leave an episode that goes on. Without any, they are
+    those of the agents, and the first that ends, ends the episode. A *reset* is due at any flag,
+    see :func:`any_done`.
+    """
+    keys = list(done_keys)
+    return [key for key in keys if len(split_key(key)) == 1] or keys
+
+
+def all_done(tensordict: TensorDictBase, done_keys: Iterable[NestedKey]) -> bool:
+    """Return True if each ``done`` of :func:`episode_end_keys` is set; other keys do not count."""
+    ends = episode_end_keys(key for key in done_keys if split_key(key)[-1] == "done")
+    flags = [read(tensordict, key) for key in ends]
+    return bool(flags) and all(bool(flag.all()) for flag in flags)
+
+
 def episode_ends(
     tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
 ) -> dict[int, str]:
     """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
 
-    The flags of the root decide; without any, those of the agents: the first that ends, ends the
-    row. A row that is both terminated and truncated is ``terminated``; ``done`` is the last resort.
+    :func:`episode_end_keys` decide. A row that is both terminated and truncated is ``terminated``;
+    ``done`` is the last resort.
     """
-    root = [key for key in done_keys if len(split_key(key)) == 1]
+    keys = episode_end_keys(done_keys)
     ends: dict[int, str] = {}
     for end in ("terminated", "truncated", "done"):
-        for key in root or done_keys:
+        for key in keys:
             flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
             if flag is not None and bool(flag.any()):
                 for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():

@@ -15,7 +15,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import any_done
+from tdx.core.envs.done_flags import all_done, any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, ActionSequence, as_policy, first_nan, nan_error
@@ -121,10 +121,8 @@ def collect(
         following = current.get("next")
         if request.break_when_any_done and any_done(following, done_keys):
             return True
-        if request.break_when_all_done:
-            flags = [read(following, key) for key in done_keys if split_key(key)[-1] == "done"]
-            if flags and all(bool(flag.all()) for flag in flags):
-                return True
+        if request.break_when_all_done and all_done(following, done_keys):
+            return True
         if index == max_steps - 1:
             return False
         current = env.step_mdp(current)

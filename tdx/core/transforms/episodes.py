@@ -81,14 +81,20 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
     return groups or (StoredGroup((), ()),)
 
 
-def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
-    """Return the group of done flags that governs a root entry: the nearest enclosing one."""
+def stored_starts(tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+    """Return which steps of a stored rollout start an episode of a root entry, ``[*B, T, *G, 1]``.
+
+    The flags of the nearest group that encloses the entry decide, or else those of all groups, as
+    for the reset of an env.
+    """
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
     parents = split_key(key)[:-1]
     for depth in range(len(parents), -1, -1):
         if parents[:depth] in by_parents:
-            return by_parents[parents[:depth]]
-    raise _no_flags(join_keys("next", normalize_key((*parents, "done"))))
+            return by_parents[parents[:depth]].starts(tensordict)
+    shape = (*tensordict.batch_size, -1)
+    starts = [group.starts(tensordict).reshape(shape).any(-1) for group in by_parents.values()]
+    return torch.stack(starts).any(0).unsqueeze(-1)
 
 
 def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import expand_mask, nearest_mask
+from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.failures import note_key
 from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.foundation.array_files import Array
@@ -156,11 +156,11 @@ class Chunk:
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
         """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
 
-        The mask of the nearest enclosing group of ``key`` applies. Without a mask, each reset
+        :func:`mask_for_entry` decides, as for the env's entries. Without a mask, each reset
         applies to all rows.
         """
         lead = 1 + len(self.batch_size)
-        mask = nearest_mask(key, self.masks)
+        mask = mask_for_entry(key, self.masks, lead)
         if mask is None:
             mask = torch.ones(like.shape[:lead], dtype=torch.bool, device=like.device)
         return expand_mask(mask, like, lead)

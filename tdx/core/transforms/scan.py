@@ -13,7 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import all_reset_masks, expand_mask, nearest_mask
+from tdx.core.envs.done_flags import all_reset_masks, expand_mask, mask_for_entry
 from tdx.core.transforms.kernels import (
     Chunk,
     ChunkKernel,
@@ -210,12 +210,11 @@ def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
 def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) -> Tensor | None:
     """Return the rows of a reset as a mask that broadcasts to ``like``; ``None``: all rows.
 
-    The mask of the nearest enclosing group of ``key`` applies.
+    :func:`mask_for_entry` decides, as for the env's entries.
     """
     if tensordict is None or tensordict.is_empty():
         return None
-    masks = all_reset_masks(tensordict)
-    mask = nearest_mask(key, masks)
+    mask = mask_for_entry(key, all_reset_masks(tensordict), tensordict.ndim)
     return None if mask is None else expand_mask(mask, like, tensordict.ndim)
 
 

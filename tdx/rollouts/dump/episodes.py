@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.done_flags import episode_end_keys
 from tdx.envs import EnvBase
 from tdx.foundation.errors import StorageError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
@@ -282,7 +283,7 @@ class EpisodeKeys(Result):
 
     Args:
         rewards: Keys of the rewards.
-        ends: Keys of all done flags.
+        ends: Keys of the done flags that end an episode.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -295,7 +296,14 @@ class EpisodeKeys(Result):
     @classmethod
     def of(cls, env: EnvBase) -> EpisodeKeys:
         """Return the keys of an env."""
-        return cls(tuple(env.reward_keys), tuple(env.done_keys))
+        return cls(tuple(env.reward_keys), tuple(episode_end_keys(env.done_keys)))
+
+    def fits(self, env: EnvBase) -> bool:
+        """Return True if a rollout of an env can continue with these keys.
+
+        Dumps of earlier versions count the end of each agent as well, and keep doing so.
+        """
+        return self in (self.of(env), EpisodeKeys(tuple(env.reward_keys), tuple(env.done_keys)))
 
     def read(self, chunk: TensorDictBase, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards, ends and terminations of a chunk ``[*B, T]``, each ``[rows, T]``."""

@@ -160,7 +160,7 @@ def resume(
                 allow_code=allow_code,
             )
             check_policy(recorded, env)
-            if EpisodeKeys.of(env) != manifest.flags:
+            if manifest.flags is None or not manifest.flags.fits(env):
                 raise StorageError(
                     f"{folder} was recorded with other rewards or other ends of episodes",
                     hint=_RECORD_AGAIN,
@@ -241,7 +241,7 @@ class _ChunkStream:
         manifest = writer.manifest
         self._dim = len(manifest.batch_size)
         self._finite = FiniteCheck(self._dim)
-        self._keys = EpisodeKeys.of(env)
+        self._keys = manifest.flags or EpisodeKeys.of(env)
         self._goal, self._chunk_steps = manifest.goal, manifest.chunk_steps
         # The writing thread changes the manifest, so that its counts cannot be read here.
         self._first_step = self.steps = manifest.steps

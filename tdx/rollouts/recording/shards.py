@@ -149,6 +149,9 @@ def _prepare_plan(
         seed = existing.manifest.seed
     with build_seeded_env(request.pipeline, seed, request.allow_code) as (env, seed):
         policy, manifest = prepare_dump(request, env, seed)
+        planned_flags = None if existing is None else existing.manifest.flags
+        if planned_flags is not None and planned_flags.fits(env):
+            manifest.flags = planned_flags
     if policy.steps is not None:
         raise ArgumentError(
             f"the actions of {policy.name} cannot be divided among shards",
@@ -269,6 +272,8 @@ def _check_env(env: TransformedEnv, manifest: Manifest, folder: Path) -> None:
         keys=manifest.keys,
         keeps_raw=manifest.keeps_raw,
     )
+    if manifest.flags is not None and manifest.flags.fits(env):
+        found.flags = manifest.flags
     if found.header() != manifest.header():
         raise StorageError(f"the shards in {folder} have other specs than this env", hint=_OTHER)
 

@@ -19,6 +19,7 @@ from tdx.core.transforms.inner_steps import (
     running_rows,
     step_rows,
 )
+from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import output_keys
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key
@@ -101,10 +102,10 @@ class ConditionalPolicySwitch(EnvOnlyTransform):
         rows = self._switched(tensordict_reset)
         before = tensordict_reset.clone(recurse=False)
         if tensordict is not None:
-            masks = all_reset_masks(tensordict)
-            for mask in masks.values():
-                rows = rows & mask.reshape(*rows.shape, -1).any(-1).to(rows.device)
-            before = tensordict.exclude("next", *masks).update(before)
+            # The reset of a single agent starts no episode.
+            reset = reset_rows(tensordict, "_reset", rows)
+            rows = rows if reset is None else rows & reset.to(rows.device)
+            before = tensordict.exclude("next", *all_reset_masks(tensordict)).update(before)
         if not bool(rows.any()):
             return tensordict_reset
         return self._play(before, rows, tensordict_reset).exclude(*self._reward_keys)

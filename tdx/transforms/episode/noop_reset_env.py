@@ -12,6 +12,7 @@ from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.inner_steps import require_upstream, step_rows
+from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ChainError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
@@ -107,11 +108,9 @@ class NoopResetEnv(Transform):
         most = torch.full(shape, self.noops)
         if self.random and self.noops > 1:
             most = torch.randint(1, self.noops + 1, shape)
-        masks = [] if given is None else list(all_reset_masks(given).values())
-        if not masks:
-            return most
-        is_reset = torch.stack([mask.reshape(*shape, -1).any(-1).cpu() for mask in masks]).any(0)
-        return most * is_reset
+        # The reset of a single agent starts no episode.
+        rows = reset_rows(given, "_reset", most)
+        return most if rows is None else most * rows.cpu()
 
     def _step_rows(
         self,

@@ -7,6 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.counter_based import draw, new_streams
+from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms import EnvOnlyTransform, TimeBehavior
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
@@ -173,6 +174,15 @@ class RandomTruncationTransform(EnvOnlyTransform):
             error = missing_key_error(self.step_count_key, known, "the env at this stage")
             error.hint = f"put a StepCounter() before RandomTruncationTransform; {error.hint}"
             raise error
+        flags = output_spec["full_done_spec"]
+        groups = {group.reset_key for group in done_groups(flags)}
+        for key in self._counters:
+            _, done = self._flag_keys(key)
+            if sibling_key(done, "_reset") not in groups:
+                # Flags in a group of their own would not reset the env.
+                known = list(map(normalize_key, flags.keys(True, True)))
+                advice = "set step_count_key to a counter in the group of a flag"
+                raise missing_key_error(done, known, "the done spec", advice)
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """Return the spec of the done flags with the flags that the env lacks."""

@@ -10,12 +10,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.done_flags import all_done
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import center_crop_image
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ArgumentError
-from tdx.foundation.keys import NestedKey, split_key
-from tdx.foundation.tensordicts import read
+from tdx.foundation.keys import NestedKey
 
 
 class VideoLogger(Protocol):
@@ -141,11 +141,8 @@ class VideoRecorder(ObservationTransform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
-        if self.dump_on_done:
-            keys = next_tensordict.keys(True, True)
-            flags = [read(next_tensordict, key) for key in keys if split_key(key)[-1] == "done"]
-            if flags and all(bool(flag.all()) for flag in flags):
-                self.dump()
+        if self.dump_on_done and all_done(next_tensordict, next_tensordict.keys(True, True)):
+            self.dump()
         return next_tensordict
 
     def dump(self, suffix: str | None = None, step: int | None = None) -> None:

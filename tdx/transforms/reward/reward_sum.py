@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.episodes import stored_starts
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
 from tdx.foundation.errors import ArgumentError, KeyNotFoundError, SpecError, Where
@@ -164,8 +164,7 @@ class RewardSum(RunningTransform):
         reward = reward.to(sum_dtype(reward.dtype))
         initial = torch.zeros_like(reward.select(time_dim, 0))
         try:
-            group = stored_group_of(tensordict, self._reset_key_of.get(out_key, root_key))
-            starts = group.starts(tensordict)
+            starts = stored_starts(tensordict, self._reset_key_of.get(out_key, root_key))
         except KeyNotFoundError:
             if parts[0] != "next":
                 raise

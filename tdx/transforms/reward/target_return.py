@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.episodes import stored_starts
 from tdx.core.transforms.spec_maps import sum_dtype, with_entries
 from tdx.core.transforms.statistics import leaf_spec
 from tdx.core.transforms.validation import check_choice, check_number
@@ -118,10 +118,9 @@ class TargetReturn(RunningTransform):
         time_dim = tensordict.ndim - 1
         for in_key, out_key in self._pairs:
             reward = self._entry(tensordict, join_keys("next", in_key))
-            group = stored_group_of(tensordict, self._reset_key_of.get(out_key, in_key))
+            starts = stored_starts(tensordict, self._reset_key_of.get(out_key, in_key))
             reward = reward.to(_target_dtype(reward.dtype))
             initial = torch.full_like(reward.select(time_dim, 0), self.target_return)
-            starts = group.starts(tensordict)
             before, after = self._scan_stored(out_key, reward, starts, initial, time_dim)
             for target, value in ((out_key, before), (join_keys("next", out_key), after)):
                 if read(tensordict, target) is None:

@@ -13,6 +13,7 @@ from torch import nn
 from tdx import ArgumentError, EnvBase, EnvError, Unbounded
 from tdx.specs import Composite
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WideEnv
+from tests.inspection.live.stages import Team
 
 
 class StaggeredEnv(CountingEnv):
@@ -70,6 +71,11 @@ def test_rollout_can_stop_when_all_rows_are_done() -> None:
     rollout = StaggeredEnv().rollout(10, break_when_any_done=False, break_when_all_done=True)
     assert rollout.shape == (3, 3)
     assert rollout["next", "done"][:, -1].all()
+
+
+def test_agent_that_goes_on_does_not_keep_its_env_from_being_done() -> None:
+    rollout = Team().rollout(10, break_when_any_done=False, break_when_all_done=True)
+    assert rollout["next", "done"].flatten().tolist() == [False, False, False, True]
 
 
 def test_a_policy_writes_the_actions() -> None:

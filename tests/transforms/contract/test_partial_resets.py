@@ -6,14 +6,22 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from tdx import TransformedEnv
+from tdx import TdxError, TransformedEnv
 from tdx.core.envs import EnvBase
 from tests.programs import sampled
 from tests.transforms.contract.examples import example_of, made, rows_of, skip_if_lasting
-from tests.transforms.envs import RowsEnv
-from tests.transforms.fixed_rollouts import FixedActions, assert_same
+from tests.transforms.envs import RowsEnv, flags_of_agents
+from tests.transforms.fixed_rollouts import FixedActions, assert_same, fixed_rollout
 
 BATCH = (2, 3)
+NEED_ROOT_FLAGS = {
+    "EndOfLifeTransform",
+    "ExcludeTransform",
+    "RandomTruncationTransform",
+    "SuccessReward",
+    "TrajCounter",
+}
+"""Transforms whose examples name a flag, or a counter, of the root."""
 
 
 def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
@@ -79,3 +87,19 @@ def test_each_group_is_reset_by_its_own_mask(name: str) -> None:
     kept = after.select("pair", strict=False)
     assert_same(kept, before.select(*kept.keys(True, True)))
     assert_same(after[1], before.select(*after.keys(True, True))[1])
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_episodes_end_alike_with_flags_of_the_root_and_of_agents(name: str, planned: bool) -> None:
+    kind = example_of(name).rows
+    agents_kind = flags_of_agents(kind)
+    if name in NEED_ROOT_FLAGS:
+        with pytest.raises(TdxError, match="agents"):
+            fixed_rollout(TransformedEnv(agents_kind((4,)), made(name), planned=planned))
+        return
+    root, agents = (
+        fixed_rollout(TransformedEnv(env((4,)), made(name), planned=planned))
+        for env in (kind, agents_kind)
+    )
+    shared = agents.select(*root.keys(True, True), strict=False)
+    assert_same(shared, root.select(*shared.keys(True, True)))
