@@ -224,7 +224,7 @@ class EpisodeTracker:
         if trace.error is not None:
             return
         if trace.phase == "reset":
-            # An agent may be reset alone, while the episode of its env continues.
+            # Only the rows whose episode has ended are reset; a caller may reset an agent alone.
             for row, episode in enumerate(self._open):
                 if is_start or episode.end:
                     self._begin(row, trace.index)
