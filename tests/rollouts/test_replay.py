@@ -18,9 +18,11 @@ from tests.rollouts.recordings import record, same
 
 def replay_stages(source: Path, target: Path, *stages: str) -> Manifest:
     """Replay a dump with a chain."""
-    return replay(open_dump(source), tuple(map(parse_stage, stages)), target)
+    chain = tuple(map(parse_stage, stages))
+    return replay(open_dump(source), chain, target, allow_code=True)
 
 
+TEAM = "tests.inspection.live.stages:Team"
 NOOPS = "NoopResetEnv(3, random=False)"
 FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
 
@@ -45,8 +47,9 @@ FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
         ),
         ("CartPole-v1", (NOOPS,), (NOOPS, FRAMES), {"raw": True}),
         ("tdx/CartPole", ("RewardSum",), (FRAMES,), {"num_envs": 3, "raw": True}),
+        (TEAM, ("StepCounter",), ("StepCounter", "RewardSum"), {"raw": True, "allow_code": True}),
     ],
-    ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native"],
+    ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native", "agents"],
 )
 @sampled(3)
 def test_replay_equals_a_rollout(

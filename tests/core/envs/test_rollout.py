@@ -78,6 +78,29 @@ def test_agent_that_goes_on_does_not_keep_its_env_from_being_done() -> None:
     assert rollout["next", "done"].flatten().tolist() == [False, False, False, True]
 
 
+def counts_of_team(rollout: TensorDictBase) -> list[list[float]]:
+    counts: list[list[float]] = rollout["agents", "count"].squeeze(-1).tolist()
+    return counts
+
+
+def test_agent_that_ends_is_reset_with_its_env() -> None:
+    env = Team()
+    rollout = env.rollout(6, break_when_any_done=False)
+    assert counts_of_team(rollout) == [[0, 0], [1, 1], [2, 2], [3, 3], [0, 0], [1, 1]]
+    assert not rollout["agents", "done"][4].any()
+    assert len(env.rollout(10)) == 4
+
+
+def test_reset_of_an_env_resets_its_agents_unless_they_have_masks() -> None:
+    env = Team()
+    current = env.step_mdp(env.rand_step(env.reset()))
+    after = env.reset(current.clone().set("_reset", torch.tensor([True])))
+    assert after["agents", "count"].flatten().tolist() == [0, 0]
+    mask = torch.tensor([[True], [False]])
+    after = env.reset(current.clone().set(("agents", "_reset"), mask))
+    assert after["agents", "count"].flatten().tolist() == [0, 1]
+
+
 def test_a_policy_writes_the_actions() -> None:
     rollout = CountingEnv(100).rollout(3, push)
     assert (rollout["action"] == 1).all()
