@@ -128,3 +128,18 @@ def test_agents_and_root_end_as_in_the_oracle(
     if places == "agents":  # The oracle leaves entries of the root as they are if an agent ends.
         wanted = wanted.exclude("total")
     assert_same_values(result.select(*wanted.keys(True, True)), wanted)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("places", ENDS)
+def test_converted_envs_reset_as_the_original(places: str, lengths: str) -> None:
+    theirs = team(ORACLE, places, lengths, [])
+    wanted = theirs.rollout(14, zero_actions(theirs), break_when_any_done=False)
+    outward = tdx.to_torchrl(team(tdx, places, lengths, []))
+    result = outward.rollout(14, zero_actions(outward), break_when_any_done=False)
+    assert_same_values(result.select(*wanted.keys(True, True)), wanted)
+    inward = tdx.from_torchrl(theirs)
+    result = inward.rollout(14, zero_actions(inward), break_when_any_done=False)
+    if places == "agents":
+        wanted = wanted.exclude("total")
+    assert_same_values(result.select(*wanted.keys(True, True)), wanted)

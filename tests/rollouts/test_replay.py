@@ -13,7 +13,7 @@ from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Goal, Manifest, replay, resume, verify
 from tests.programs import exhaustive, sampled
-from tests.rollouts.recordings import record, same
+from tests.rollouts.recordings import assert_same_bits, record, same
 
 
 def replay_stages(source: Path, target: Path, *stages: str) -> Manifest:
@@ -63,7 +63,8 @@ def test_replay_equals_a_rollout(
     found = replay_stages(tmp_path / "source", tmp_path / "replayed", *wanted)
     options = {name: value for name, value in options.items() if name != "raw"}
     direct = record(tmp_path / "direct", env, *wanted, **options)
-    assert same(open_dump(tmp_path / "replayed").data, open_dump(tmp_path / "direct").data)
+    data = [open_dump(tmp_path / name).data for name in ("replayed", "direct")]
+    assert_same_bits(*data)
     assert found.source == str(tmp_path / "source")
     assert found.episodes == direct.episodes
     assert found.transforms == direct.transforms

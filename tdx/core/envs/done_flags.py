@@ -154,10 +154,10 @@ def reset_masks(
 def complete_masks(
     tensordict: TensorDictBase, reset_keys: list[NestedKey], find_spec: Callable[[], Composite]
 ) -> dict[NestedKey, Tensor]:
-    """Check the partial-reset masks in the input of a reset ``[*B]``, and add missing ones to it.
+    """Check the partial-reset masks in the input of a reset ``[*B]``; write those of all groups.
 
-    A group without a mask follows the nearest group around it that has one. If there is none, it is
-    not reset. Returns the masks by key: none if all rows are reset.
+    A group inside of one with a mask follows that mask. Another group without a mask is not reset.
+    Returns the masks by key: none if all rows are reset.
     """
     masks = reset_masks(tensordict, reset_keys)
     if not masks:
@@ -174,11 +174,18 @@ def complete_masks(
                 where=Where(key=key),
                 hint="write the mask as a bool tensor of the done flag's shape",
             )
-    for key in reset_keys:
-        if key not in masks:
-            outer, unset = nearest_mask(key, masks), flags[key].zero()
-            masks[key] = unset if outer is None else _inner_mask(outer, unset, tensordict.ndim)
+    if len(reset_keys) == 1:
+        return masks
+    given = dict(masks)
+    for key in sorted(reset_keys, key=lambda key: len(split_key(key))):  # Outer groups first.
+        group, unset = parent_key(key), flags[key].zero()
+        outer = nearest_mask(group, given) if group else None
+        if outer is not None:
+            masks[key] = given[key] = _inner_mask(outer, unset, tensordict.ndim)
             write(tensordict, key, masks[key])
+        elif key not in masks:
+            masks[key] = unset
+            write(tensordict, key, unset)
     return masks
 
 

@@ -91,14 +91,18 @@ def test_agent_that_ends_is_reset_with_its_env() -> None:
     assert len(env.rollout(10)) == 4
 
 
-def test_reset_of_an_env_resets_its_agents_unless_they_have_masks() -> None:
+def test_mask_of_an_env_decides_for_its_agents() -> None:
     env = Team()
     current = env.step_mdp(env.rand_step(env.reset()))
-    after = env.reset(current.clone().set("_reset", torch.tensor([True])))
-    assert after["agents", "count"].flatten().tolist() == [0, 0]
     mask = torch.tensor([[True], [False]])
     after = env.reset(current.clone().set(("agents", "_reset"), mask))
     assert after["agents", "count"].flatten().tolist() == [0, 1]
+    for whole in (True, False):
+        given = current.clone().set("_reset", torch.tensor([whole]))
+        expected = [0, 0] if whole else [1, 1]
+        assert env.reset(given.clone())["agents", "count"].flatten().tolist() == expected
+        given["agents", "_reset"] = mask
+        assert env.reset(given)["agents", "count"].flatten().tolist() == expected
 
 
 def test_a_policy_writes_the_actions() -> None:
