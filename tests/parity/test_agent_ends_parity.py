@@ -91,7 +91,7 @@ def team_class(m: Any) -> type[Any]:
 
 def team(m: Any, places: str, lengths: str, stages: list[Any], **kwargs: Any) -> Any:
     """Return two envs, of which the second has longer episodes, with a chain around them."""
-    kind = team_class(m)
+    kind: Any = team_class(m)
     makers = [partial(kind, ENDS[places], LENGTHS[lengths], late) for late in (0, 1)]
     return m.TransformedEnv(m.SerialEnv(2, makers), m.Compose(*stages), **kwargs)
 

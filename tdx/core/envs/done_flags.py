@@ -444,19 +444,39 @@ def all_done(tensordict: TensorDictBase, done_keys: Iterable[NestedKey]) -> bool
 
 
 def episode_ends(
-    tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
+    tensordict: TensorDictBase,
+    done_keys: Sequence[NestedKey],
+    rows: int,
+    with_last_agent: bool = False,
 ) -> dict[int, str]:
     """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
 
     :func:`episode_end_keys` decide. A row that is both terminated and truncated is ``terminated``;
     ``done`` is the last resort.
+
+    Args:
+        tensordict: Output of the step.
+        done_keys: Keys of its flags.
+        rows: Number of rows.
+        with_last_agent: If True, the flags are those of agents, ``[*B, A]``, and stay set. The last
+            agent ends the episode, which is ``truncated`` if any agent was in this step.
     """
+    order = ("terminated", "truncated", "done")
+    if with_last_agent:
+        order = ("truncated", "terminated", "done")
     keys = episode_end_keys(done_keys)
+    flags = [
+        (end, flag.reshape(rows, -1))
+        for end in order
+        for key in keys
+        if split_key(key)[-1] == end and (flag := tensordict.get(key, None)) is not None
+    ]
+    if with_last_agent and flags:
+        left = torch.stack([flag for _, flag in flags]).any(0).all(-1, keepdim=True)
+        flags = [(end, flag & left) for end, flag in flags]
     ends: dict[int, str] = {}
-    for end in ("terminated", "truncated", "done"):
-        for key in keys:
-            flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
-            if flag is not None and bool(flag.any()):
-                for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():
-                    ends.setdefault(row, end)
+    for end, flag in flags:
+        if bool(flag.any()):
+            for row in flag.any(-1).nonzero().flatten().tolist():
+                ends.setdefault(row, end)
     return ends
