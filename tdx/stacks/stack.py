@@ -142,7 +142,7 @@ class Stack(Protocol):
 
     @property
     def ends_with_last_agent(self) -> bool:
-        """True if the flags are those of agents, the last of which ends it. Default: False."""
+        """True if an episode lasts until a flag of each agent is set. Default: False."""
         return False
 
     @property
