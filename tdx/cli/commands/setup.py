@@ -175,7 +175,7 @@ def _import(
     leaves = imported.leaves
     if leaves is None:
         with third_party_code():
-            leaves = get_env_leaves(imported.pipeline.env)
+            leaves = get_env_leaves(imported.pipeline.env, options.allow_code)
     text = commented_pipeline(
         imported.pipeline, leaves, conversion_comments(imported), file_notes(imported, source)
     )
