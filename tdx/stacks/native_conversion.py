@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from torch import Tensor
 from torch.nn.parameter import is_lazy
@@ -28,7 +29,7 @@ from tdx.pipeline import EnvConfig, StageConfig
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.envs import NATIVE_ENVS
 from tdx.pipeline.model import Batching
-from tdx.pipeline.values import Call, CodeReference, Value
+from tdx.pipeline.values import Call, Value
 from tdx.specs import TensorSpec
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -45,6 +46,7 @@ from tdx.stacks.sources import constructor_arguments
 from tdx.stacks.stack import StageInfo
 
 _BATCHED: dict[type, Batching] = {SerialEnv: "serial", ParallelEnv: "parallel"}
+_DEFAULT_TIMEOUT = inspect.signature(ParallelEnv.__init__).parameters["worker_timeout"].default
 _OWN_WRAPPERS = (CheckedValues, FrameSkip, RenderedPixels)
 """Wrappers that a ``GymEnv`` puts around its env."""
 
@@ -98,9 +100,16 @@ def _write_stage(stage: Transform) -> StageConfig:
     args, kwargs = stage.constructor_arguments
     names = [*inspect.signature(kind).parameters][: len(args)]
     names += [f"*{names[-1]}" if names else "*args"] * (len(args) - len(names))
-    learned = _learned_arguments(stage, {**dict(zip(names, args, strict=True)), **kwargs})
+    given = {**dict(zip(names, args, strict=True)), **kwargs}
+    learned = _learned_arguments(stage, given)
     info = load_catalog().find(kind.__name__)
     is_known = info is not None and kind.__module__ == info.module
+    for name, value in given.items():
+        if not is_known and (inspect.isroutine(value) or isinstance(value, type)):
+            raise _NotWritableError(
+                f"its argument {name} is Python code, which only transforms of the catalog declare",
+                f"create it inside {kind.__name__}",
+            )
     return StageConfig(
         kind.__name__ if is_known else _refer_to(kind),
         tuple(
@@ -162,16 +171,17 @@ def _write(value: object) -> Value:
     if isinstance(value, Mapping):
         return {normalize_key(key): _write(inner) for key, inner in value.items()}
     if inspect.isroutine(value) or isinstance(value, type):
-        reference = CodeReference.of(_refer_to(value))
-        assert reference is not None
-        return reference
+        return _refer_to(value)
     return write_value(value)
 
 
 def _refer_to(value: Any) -> str:
     """Return ``module:name`` of a class or a function."""
     name = getattr(value, "__qualname__", type(value).__name__)
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    path = getattr(value, "__module__", None)
+    if inspect.isbuiltin(value) and getattr(torch, value.__name__, None) is value:
+        name, path = value.__name__, "torch"  # Its own module and class are private.
+    module = sys.modules.get(path or "")
     inner: Any = module
     for part in name.split("."):
         inner = getattr(inner, part, None)
@@ -193,10 +203,20 @@ def _name_env(base: Any) -> tuple[EnvConfig, Missing | None]:
     batching = _BATCHED.get(type(base))
     if batching is not None:
         config, missing = _name_row(base)
-        return replace(config, num_envs=base.num_workers, batching=batching), missing
+        config = replace(config, num_envs=base.num_workers, batching=batching)
+        if batching == "parallel" and base._options.timeout != _DEFAULT_TIMEOUT:
+            config = replace(config, worker_timeout=base._options.timeout)
+        return config, missing
     if isinstance(base, GymWrapper):
+        if base.info_dict_reader:
+            reason = "it reads entries of the infos, which is a setting of Python code"
+            return EnvConfig("module:function"), Missing(reason, _env_advice(base))
         return _name_gym_env(base), None
     return _name_other_env(base)
+
+
+def _env_advice(base: EnvBase) -> str:
+    return f"name a function as `env`, module:function, that returns the {type(base).__name__}"
 
 
 def _name_row(batch: Any) -> tuple[EnvConfig, Missing | None]:
@@ -252,7 +272,7 @@ def _name_other_env(base: EnvBase) -> tuple[EnvConfig, Missing | None]:
     kind = type(base)
     parameters = dict(inspect.signature(kind.__init__).parameters)
     del parameters["self"]
-    advice = f"name a function as `env`, module:function, that returns the {kind.__name__}"
+    advice = _env_advice(base)
     rows, reference = None, None
     if kind.__module__.startswith("tdx."):
         reference = next((env for env, name in NATIVE_ENVS.items() if name == kind.__name__), None)
@@ -312,6 +332,7 @@ class TensorDictReference:
         return _entries(self._current, self._env.action_keys)
 
     def _seed(self, seed: int) -> None:
+        _ = self._env.output_spec  # A stage may reset the env to derive it, which uses up the seed.
         self._env.set_seed(seed)
 
     def _first_reset(self, seed: int | None) -> Any:
