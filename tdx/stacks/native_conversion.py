@@ -16,6 +16,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+import tdx.envs
 from tdx.core import Compose, TransformedEnv
 from tdx.core.chain import chain_stages, flatten_chain
 from tdx.core.transforms import Transform
@@ -103,7 +104,8 @@ def _write_stage(stage: Transform) -> StageConfig:
     given = {**dict(zip(names, args, strict=True)), **kwargs}
     learned = _learned_arguments(stage, given)
     info = load_catalog().find(kind.__name__)
-    is_known = info is not None and kind.__module__ == info.module
+    module = None if info is None else sys.modules.get(info.module)
+    is_known = getattr(module, kind.__name__, None) is kind
     for name, value in given.items():
         if not is_known and (inspect.isroutine(value) or isinstance(value, type)):
             raise _NotWritableError(
@@ -274,8 +276,9 @@ def _name_other_env(base: EnvBase) -> tuple[EnvConfig, Missing | None]:
     del parameters["self"]
     advice = _env_advice(base)
     rows, reference = None, None
-    if kind.__module__.startswith("tdx."):
-        reference = next((env for env, name in NATIVE_ENVS.items() if name == kind.__name__), None)
+    for native, name in NATIVE_ENVS.items():
+        if getattr(tdx.envs, name) is kind:
+            reference = native
     try:
         if reference is not None:
             rows = tuple(base.batch_size)
