@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -83,7 +83,7 @@ def _write_stage(stage: Transform) -> StageConfig:
     """Return a stage with the arguments that it was created with."""
     kind = type(stage)
     if kind is Compose:
-        return StageConfig("Compose", tuple(map(_write, stage)))
+        return StageConfig("Compose", tuple(_write(inner) for inner in cast(Compose, stage)))
     if kind is CallableTransform:
         return StageConfig(_refer_to(stage.function))
     if stage.constructor_arguments is None:
@@ -179,21 +179,22 @@ def _write(value: object) -> Value:
 
 def _refer_to(value: Any) -> str:
     """Return ``module:name`` of a class or a function."""
-    name = getattr(value, "__qualname__", type(value).__name__)
-    path = getattr(value, "__module__", None)
-    if inspect.isbuiltin(value) and getattr(torch, value.__name__, None) is value:
-        name, path = value.__name__, "torch"  # Its own module and class are private.
-    module = sys.modules.get(path or "")
+    name, module = getattr(value, "__qualname__", type(value).__name__), inspect.getmodule(value)
+    last = name.rpartition(".")[2]
+    if inspect.isbuiltin(value) and value is getattr(torch, last, None):
+        name, module = last, torch  # Its own class is private.
     inner: Any = module
     for part in name.split("."):
         inner = getattr(inner, part, None)
-    if module is None or inner is not value:
+    if module is None or inner is not value or module.__name__ == "__main__":
         raise _NotWritableError(
             f"{name} cannot be imported by name", "define it at the top level of a module"
         )
-    file = Path(module.__file__ or "")
-    if "." not in module.__name__ and file.is_relative_to(Path.cwd()):
-        return f"{file.relative_to(Path.cwd()).as_posix()}:{name}"
+    file, here = Path(module.__file__ or ""), Path.cwd()
+    # A program that was opened by its path. An environment may be inside of the folder, too.
+    is_program = "." not in module.__name__ and file.name != "__init__.py"
+    if is_program and file.is_relative_to(here) and "site-packages" not in file.parts:
+        return f"{file.relative_to(here).as_posix()}:{name}"
     return f"{module.__name__}:{name}"
 
 
@@ -242,7 +243,8 @@ def _name_row(batch: Any) -> tuple[EnvConfig, Missing | None]:
 
 
 def _name_gym_env(base: Any) -> EnvConfig:
-    env, rows = base._env, None
+    env: Any = base._env
+    rows = None
     if isinstance(env, VectorEnv):
         if not isinstance(env, SyncVectorEnv):
             raise ArgumentError(
