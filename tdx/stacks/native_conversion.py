@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 import tdx.envs
 from tdx.core import Compose, TransformedEnv
-from tdx.core.chain import chain_stages, flatten_chain
+from tdx.core.chain import chain_stages, flatten_chain, flatten_stages
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.statistics import RunningStatistics
@@ -74,7 +74,10 @@ class _NotWritableError(Exception):
 
 def _convert_stage(stage: Transform) -> Counterpart | Missing:
     try:
-        return Counterpart((_write_stage(stage),), "the same transform")
+        parts = tuple(map(_write_stage, flatten_stages((stage,))))
+        if type(stage) is Compose and not any(part.code for part in parts):
+            parts = (_write_stage(stage),)
+        return Counterpart(parts, "the same transform")
     except _NotWritableError as error:
         return error.missing
 
@@ -99,7 +102,7 @@ def _write_stage(stage: Transform) -> StageConfig:
             "use to_observation_norm(), which has them as arguments, or a new transform",
         )
     args, kwargs = stage.constructor_arguments
-    names = [*inspect.signature(kind).parameters][: len(args)]
+    names = [*_parameters_of(kind)][: len(args)]
     names += [f"*{names[-1]}" if names else "*args"] * (len(args) - len(names))
     given = {**dict(zip(names, args, strict=True)), **kwargs}
     learned = _learned_arguments(stage, given)
@@ -126,9 +129,14 @@ def _write_stage(stage: Transform) -> StageConfig:
     )
 
 
+def _parameters_of(kind: type) -> dict[str, inspect.Parameter]:
+    _, *parameters = inspect.signature(kind.__init__).parameters.items()
+    return dict(parameters)
+
+
 def _learned_arguments(stage: Transform, given: Mapping[str, object]) -> dict[str, Tensor]:
     """Return the arguments whose buffers have other values now, such as after ``init_stats``."""
-    parameters = inspect.signature(type(stage)).parameters
+    parameters = _parameters_of(type(stage))
     learned = {}
     for name, buffer in stage._buffers.items():
         if name not in parameters or buffer is None or is_lazy(buffer):
@@ -160,6 +168,8 @@ def _write(value: object) -> Value:
     """
     if isinstance(value, Transform):
         stage = _write_stage(value)
+        if stage.code is not None:
+            raise TypeError(f"a file cannot contain the {type(value).__name__} inside a stage")
         return Call(stage.name, stage.args, stage.kwargs)
     if isinstance(value, TensorSpec):
         if hasattr(value, "items"):
@@ -274,8 +284,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
 def _name_other_env(base: EnvBase) -> tuple[EnvConfig, Missing | None]:
     """Name a native env, or an env class whose attributes are named like its parameters."""
     kind = type(base)
-    parameters = dict(inspect.signature(kind.__init__).parameters)
-    del parameters["self"]
+    parameters = _parameters_of(kind)
     advice = _env_advice(base)
     rows, reference = None, None
     for native, name in NATIVE_ENVS.items():

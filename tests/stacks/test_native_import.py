@@ -150,6 +150,13 @@ def test_nested_chains_stay_nested() -> None:
     assert found.is_equal, proofs(found)
 
 
+def test_nested_chain_with_code_is_written_as_its_stages() -> None:
+    found = converted(lambda: pendulum(tdx.RewardSum(), tdx.Compose(Scale(2.0), tdx.StepCounter())))
+    scale = "tests.stacks.test_native_import:Scale(2.0)"
+    assert stages(found) == ["RewardSum", scale, "StepCounter"]
+    assert found.is_equal, proofs(found)
+
+
 def test_learned_statistics_are_written_as_arguments() -> None:
     def make() -> Any:
         torch.manual_seed(0)
