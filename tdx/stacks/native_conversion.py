@@ -129,7 +129,7 @@ def _write_stage(stage: Transform) -> StageConfig:
     )
 
 
-def _parameters_of(kind: type) -> dict[str, inspect.Parameter]:
+def _parameters_of(kind: Any) -> dict[str, inspect.Parameter]:
     _, *parameters = inspect.signature(kind.__init__).parameters.items()
     return dict(parameters)
 

@@ -20,7 +20,8 @@ from tensordict import TensorDictBase
 import tdx
 from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
-from tdx.pipeline import EnvConfig, Pipeline, to_python
+from tdx.pipeline import EnvConfig, Pipeline, read_pipeline, to_python, write_pipeline
+from tdx.pipeline.arguments import bind_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible
 from tests.artifacts.catalog_examples import _ENVS, CHAINS
@@ -33,7 +34,13 @@ Make = Callable[[], Any]
 
 
 def converted(make: Make, steps: int = 20) -> StackImport:
-    return import_stack(lambda: open_stack(make()), steps=steps)
+    found = import_stack(lambda: open_stack(make()), steps=steps)
+    written = read_pipeline(write_pipeline(found.pipeline), "written.yaml")
+    assert written.env == found.pipeline.env
+    for stage, read in zip(found.pipeline.transforms, written.transforms, strict=True):
+        assert not bind_stage(read).errors
+        assert (read.name, bind_stage(read).given) == (stage.name, bind_stage(stage).given)
+    return found
 
 
 def run_program(pipeline: Pipeline) -> Any:
