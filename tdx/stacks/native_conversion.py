@@ -306,9 +306,10 @@ def _name_other_env(base: EnvBase) -> tuple[EnvConfig, Missing | None]:
                 continue
             if name not in known:
                 raise _NotWritableError(f"it has no attribute {name} with this argument", advice)
-            written = _write_argument(name, known[name])
-            if parameter.default is parameter.empty or written != _write(parameter.default):
-                kwargs[name] = written
+            if known[name] is not parameter.default:
+                written = _write_argument(name, known[name])
+                if written != parameter.default:
+                    kwargs[name] = written
         config = EnvConfig(reference or _refer_to(kind), kwargs, device=_device_of(base))
     except _NotWritableError as error:
         reason = f"{kind.__name__}: {error.missing.reason}"

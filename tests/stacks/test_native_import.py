@@ -22,6 +22,7 @@ from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import EnvConfig, Pipeline, read_pipeline, to_python, write_pipeline
 from tdx.pipeline.arguments import bind_stage
+from tdx.pipeline.values import Dtype
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible
 from tests.artifacts.catalog_examples import _ENVS, CHAINS
@@ -123,8 +124,14 @@ def test_code_is_named_by_its_module() -> None:
             EnvConfig("tdx/Pendulum", {"g": 8.0}, num_envs=2, batching="serial"),
         ),
         (
-            lambda: tdx.CartPoleEnv(batch_size=[3], max_episode_steps=20),
-            EnvConfig("tdx/CartPole", {"max_episode_steps": 20}, num_envs=3),
+            lambda: tdx.CartPoleEnv(
+                batch_size=[3], max_episode_steps=20, state_dtype=torch.float32
+            ),
+            EnvConfig(
+                "tdx/CartPole",
+                {"max_episode_steps": 20, "state_dtype": Dtype("float32")},
+                num_envs=3,
+            ),
         ),
         (
             lambda: tdx.GymEnv("CartPole-v1", True, num_envs=2),
