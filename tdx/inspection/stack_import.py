@@ -169,7 +169,7 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
         'equal for 10 steps'
     """
     with closing(open_stack()) as stack:
-        hint = "return an env of Gymnasium, Stable-Baselines3, Tianshou, PufferLib or TorchRL"
+        hint = "return an env of tdx, Gymnasium, Stable-Baselines3, Tianshou, PufferLib or TorchRL"
         converted = require_convertible(stack, hint).convert()
     trial = _Trial(open_stack, converted, seed)
     trial.leave_out_misfits()
@@ -386,7 +386,8 @@ def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
     if base is not None:
         # The env exists, so that its name does not matter.
         pipeline = replace(pipeline, env=EnvConfig("env"))
-    return build_checked_env(pipeline, base=base)
+    # Code that the stages name is that of the stack, which was imported to open it.
+    return build_checked_env(pipeline, allow_code=True, base=base)
 
 
 @dataclass(frozen=True, slots=True)

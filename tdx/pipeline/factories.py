@@ -214,10 +214,10 @@ def call_factory(
     """
     name = reference.name
     if not isinstance(factory, type) and all(hasattr(factory, part) for part in ("reset", "step")):
-        # An env itself may be callable, and one object cannot be built anew for each command.
+        # An env itself may be callable. A command may create the env more than once.
         raise ArgumentError(
             f"{name} is {describe_object(factory)}, not a function that returns it",
-            hint=f"add one, for example `def make(): return {name}`, and name it",
+            hint="create it in a function that returns it, and name the function",
         )
     if not callable(factory):
         raise ArgumentError(

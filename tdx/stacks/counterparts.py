@@ -815,7 +815,7 @@ def _primer(transform: Any, place: Place) -> Counterpart | Missing:
         return Missing("its values are random, or those of a function", "use fixed values")
     primers = transform.primers
     specs: dict[DictKey, Value] = {
-        normalize_key(key): _write_spec(spec) for key, spec in primers.items(True, True)
+        normalize_key(key): write_spec(spec) for key, spec in primers.items(True, True)
     }
     if None in specs.values():
         return Missing("a file cannot contain one of its specs", "write it with Unbounded")
@@ -836,7 +836,7 @@ def _primer(transform: Any, place: Place) -> Counterpart | Missing:
     return Counterpart((stage,), result.comment)
 
 
-def _write_spec(spec: Any) -> Value:
+def write_spec(spec: Any) -> Value:
     """Return a spec as a call; ``None`` if it is not unbounded or bounded by two numbers."""
     place: dict[str, Value] = {"shape": tuple(spec.shape)}
     if spec.dtype != torch.get_default_dtype():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
+    from tdx.stacks.conversion import ConvertedStack, Reference
     from tdx.stacks.native_levels import ChainLevels
     from tdx.stacks.observe import RowEntries
     from tdx.stacks.tracer import OnTrace
@@ -175,6 +176,21 @@ class NativeStack(Stack):
                 if not is_lazy(value):
                     states.setdefault(index, {})[name] = value.detach().clone()
         return states
+
+    def convert(self) -> ConvertedStack:
+        from tdx.stacks.native_conversion import convert_chain
+
+        return convert_chain(self.target, self.stages)
+
+    def reference(self, last: int, key: str | None, seed: int) -> Reference:
+        from tdx.stacks.native_conversion import TensorDictReference, cut_chain
+
+        return TensorDictReference(cut_chain(self.target, last + 1), seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        from tdx.stacks.native_conversion import cut_chain
+
+        return cut_chain(self.target, last + 1)
 
     def observed_levels(self) -> ChainLevels:
         from tdx.stacks.native_levels import ChainLevels

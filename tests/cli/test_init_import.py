@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from tdx.cli.documents import document_schema
 from tdx.inspection import stack_import
 from tdx.inspection.check_report import check_pipeline
-from tdx.pipeline import PipelineFile
+from tdx.pipeline import EnvConfig, PipelineFile, parse_stage
+from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.values import CodeReference
 from tests.programs import exhaustive
 
@@ -93,6 +94,14 @@ def with_text():
 def text():
     import minigrid
     return wrappers.ClipReward(gym.make("MiniGrid-Empty-5x5-v0"), -1.0, 1.0)
+
+def unchanged(tensordict):
+    return tensordict
+
+def native():
+    import tdx
+    stages = tdx.StepCounter(max_steps=9), unchanged, tdx.RewardScaling(0.0, 0.1)
+    return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1", g=9.0), tdx.Compose(*stages))
 
 calls = []
 
@@ -209,6 +218,22 @@ def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
     assert tdx(*arguments, "--force").code == 1
     assert CodeReference.of("converted_envs:make") is not None
     assert PipelineFile.load("out.yaml").pipeline.env.id == "Pendulum-v1"
+
+
+@pytest.mark.usefixtures("folder", "few_steps")
+def test_program_of_tdx_becomes_its_pipeline(tdx: Tdx) -> None:
+    outcome = tdx("init", "out.yaml", "--from", "converted_envs.py:native", "--allow-code")
+    assert outcome.code == 0, outcome.err
+    assert "stages 0 to 2: equal for 50 steps" in outcome.err
+    assert outcome.err.splitlines()[-1].endswith("next: tdx check out.yaml --allow-code")
+    stages = "StepCounter(max_steps=9)", "converted_envs.py:unchanged", "RewardScaling(0.0, 0.1)"
+    env = EnvConfig("Pendulum-v1", {"g": 9.0})
+    pipeline = PipelineFile.load("out.yaml").pipeline
+    assert pipeline.env == env
+    assert [bind_stage(stage).values for stage in pipeline.transforms] == [
+        bind_stage(parse_stage(stage)).values for stage in stages
+    ]
+    assert tdx("check", "out.yaml", "--allow-code").code == 0
 
 
 @pytest.mark.usefixtures("few_steps")

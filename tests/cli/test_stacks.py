@@ -175,8 +175,8 @@ def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
         ("unknown", 2, "unknown() returned an object of type dict", "entry-point group"),
         ("a_class", 2, "a_class() returned the class Vector", "create an instance"),
         ("value", 2, "value is an object of type int and cannot be called", "returns an env"),
-        ("an_env", 2, "an object of type TimeLimit, not a function", "def make(): return an_env"),
-        ("a_tdx_env", 2, "an object of type GymEnv, not a function", "return a_tdx_env"),
+        ("an_env", 2, "an object of type TimeLimit, not a function", "create it in a function"),
+        ("a_tdx_env", 2, "an object of type GymEnv, not a function", "create it in a function"),
         ("mak", 2, "has no mak", "did you mean make"),
     ],
 )

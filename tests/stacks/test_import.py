@@ -281,7 +281,6 @@ def with_function() -> Any:
         (lambda: gym.make_vec("CartPole-v1", 2, "sync"), "a vector env cannot be converted"),
         (unregistered, "the env inside, PendulumEnv, was not created by an id"),
         (with_function, "the argument g of the env is builtin_function_or_method"),
-        (lambda: __import__("tdx").PendulumEnv(), "PendulumEnv is a stack of tdx"),
         (
             lambda: wrappers.NormalizeReward(gym.make("Pendulum-v1")),
             "no stage has a counterpart: NormalizeReward: it divides by",

@@ -106,7 +106,7 @@ def test_narrow_values_show_numbers_instead_of_a_histogram() -> None:
     (line, *_) = build_value_lines(replace(trace, values=(same, *trace.values[1:])), 32)[1:]
     shown = "".join(text for text, _ in line.line)
     assert "all 0.25" in shown
-    assert "observati…@0" in shown, "the version is not cut"
+    assert "obser…tion@0" in shown, "the number of the version stays"
 
 
 def test_short_vector_is_whole_if_it_does_not_fit_beside_its_mean() -> None:

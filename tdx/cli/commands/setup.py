@@ -168,14 +168,16 @@ def _import(
     )
     from tdx.cli.output import write_file
     from tdx.cli.runtime import third_party_code
+    from tdx.foundation.errors import CodeNotAllowedError
     from tdx.inspection.envs import get_env_leaves
+    from tdx.pipeline.build import check_arguments
     from tdx.pipeline.references import has_references
 
     imported = import_from(source, options)
     leaves = imported.leaves
     if leaves is None:
         with third_party_code():
-            leaves = get_env_leaves(imported.pipeline.env)
+            leaves = get_env_leaves(imported.pipeline.env, options.allow_code)
     text = commented_pipeline(
         imported.pipeline, leaves, conversion_comments(imported), file_notes(imported, source)
     )
@@ -183,7 +185,9 @@ def _import(
     _print_data(file, imported.pipeline, imported, dialog)
     for line in summary_lines(imported):
         print(line, file=sys.stderr)
-    needs_code = imported.missing_env is not None or has_references(imported.pipeline.env.kwargs)
+    needs_code = has_references(imported.pipeline.env.kwargs) or any(
+        isinstance(error, CodeNotAllowedError) for error in check_arguments(imported.pipeline)
+    )
     fault = "whose values differ: see the first difference above" if imported.has_difference else ""
     if imported.missing:
         # A user who reads the last line only must not take the file for the whole pipeline.

@@ -51,7 +51,7 @@ class ChainMember(nn.Module):
     ``_apply_transform``) and this internal interface, which a user needs only to write a transform
     that is planned:
 
-    - membership: ``owner``, ``notify_changed``, ``episode_memory``
+    - membership: ``owner``, ``notify_changed``, ``episode_memory``, ``constructor_arguments``
     - specs: ``transform_specs``, ``written_keys``, ``exposed_keys``, ``needs_declared_input``
     - batch size and device: ``changes_batch``, ``to_outer_batch``, ``to_inner_batch``,
       ``mixes_rows``, ``follow_env_device``
@@ -61,6 +61,14 @@ class ChainMember(nn.Module):
 
     episode_memory: ClassVar[tuple[str, ...]] = ()
     """Names of the dicts that hold entries of the running episode: created empty, never cloned."""
+
+    constructor_arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    """Positional and named arguments that it was created with; ``None`` after unpickling."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        created = super().__new__(cls)
+        created.__dict__["constructor_arguments"] = args, kwargs
+        return created
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +139,8 @@ class ChainMember(nn.Module):
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_container_ref": None}
+        # The arguments may hold what cannot be pickled, such as a lambda that built an attribute.
+        return {**self.__dict__, "_container_ref": None, "constructor_arguments": None}
 
     def notify_changed(self) -> None:
         """Tell the chain that what it derived from this module is outdated."""

@@ -57,6 +57,8 @@ class Compose(Transform, ChainOwner):
         transforms: Sequence[Transform | TensorDictFunction] = (),
     ) -> None:
         super().__init__()
+        if type(self) is Compose:
+            self.constructor_arguments = None  # They would keep stages that are removed later.
         if stages and transforms:
             raise ArgumentError("Compose has stages twice", hint="pass transforms=[...] alone")
         self.transforms = nn.ModuleList()

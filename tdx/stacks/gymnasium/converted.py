@@ -44,6 +44,18 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     return convert_wrappers(core, levels[1:])[0]
 
 
+def name_env(levels: Sequence[Level]) -> EnvConfig:
+    """Return the config of an env that has only the wrappers of ``gymnasium.make``."""
+    converted = convert_levels(levels)
+    other = next((stage for stage in converted.stages if stage.stages or stage.missing), None)
+    if other is not None:
+        raise ArgumentError(
+            f"the env inside has the Gymnasium wrapper {other.name}",
+            hint="import the Gymnasium env with its wrappers, or use transforms instead",
+        )
+    return converted.env_up_to(len(converted.stages) - 1)
+
+
 def convert_wrappers(core: Any, wrappers: Sequence[Level]) -> tuple[ConvertedStack, Place]:
     """Find the counterparts of wrappers around an env; return also the place after them."""
     # The id of an env also creates the env that it holds.

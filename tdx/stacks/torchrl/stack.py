@@ -20,11 +20,12 @@ from tdx.foundation.errors import ArgumentError, EnvError, Where
 from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, NamedTensors, RandomStream
+from tdx.stacks.conversion import ConvertedStack
 from tdx.stacks.counterparts import Place, convert_stages
-from tdx.stacks.gymnasium.converted import convert_levels, stack_errors
+from tdx.stacks.gymnasium.converted import name_env
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.native import NativeStack, stage_arguments
+from tdx.stacks.native_conversion import TensorDictReference
 from tdx.stacks.native_levels import ChainLevels
 from tdx.stacks.refusals import Missing
 from tdx.stacks.sources import attributes_of, class_location
@@ -96,14 +97,7 @@ def _name_gym_env(base: Any) -> EnvConfig:
     levels = list_levels(base._env)
     if base.from_pixels:
         levels = levels[:-1]  # the wrapper that renders
-    converted = convert_levels(levels)
-    other = next((stage for stage in converted.stages if stage.stages or stage.missing), None)
-    if other is not None:
-        raise ArgumentError(
-            f"the env inside has the Gymnasium wrapper {other.name}",
-            hint="import the Gymnasium env with its wrappers, or use transforms instead",
-        )
-    config = converted.env_up_to(len(converted.stages) - 1)
+    config = name_env(levels)
     kwargs = dict(config.kwargs)
     if base._categorical_action_encoding:
         kwargs["categorical_action_encoding"] = True
@@ -135,49 +129,18 @@ def cut_chain(env: object, count: int) -> object:
     )
 
 
-class TorchRLReference:
-    """A TorchRL env that runs as TorchRL steps it; batches reset the rows that are done.
+class TorchRLReference(TensorDictReference):
+    """A TorchRL env that runs as TorchRL steps it."""
 
-    Random numbers of the env and of the actions have generators of their own.
-    """
+    def _seed(self, seed: int) -> None:
+        """Leave the seed to the first reset."""
 
-    def __init__(self, env: Any, seed: int) -> None:
-        self._env = env
-        self._current: Any = None
-        self._of_env, self._of_actions = RandomStream(seed), RandomStream(seed)
-
-    def reset(self, seed: int | None) -> NamedTensors:
-        with self._of_env.active(), stack_errors("reset"):
-            if self._current is not None:
-                self._current = self._env.maybe_reset(self._current)
-            else:
-                base, _ = list_transforms(self._env)
-                options = None if seed is None else seed_options(base, seed)
-                if options is None and seed is not None:
-                    self._env.set_seed(seed)
-                self._current = self._env.reset(**(options or {}))
-        return _entries(self._current, self._env.action_keys)
-
-    def sample_action(self) -> tuple[Any, NamedTensors]:
-        with self._of_actions.active(), stack_errors("rand_action"):
-            drawn = self._env.rand_action(self._current.clone(False))
-        action = drawn.select(*self._env.action_keys)
-        return action, {format_key(key): action[key].clone() for key in self._env.action_keys}
-
-    def step(self, action: Any) -> tuple[NamedTensors, Mapping[str, Any]]:
-        with self._of_env.active(), stack_errors("step"):
-            result = self._env.step(self._current.update(action))
-            self._current = self._env.step_mdp(result)
-        return _entries(result["next"], self._env.action_keys), {}
-
-    def close(self) -> None:
-        if not self._env.is_closed:
-            self._env.close()
-
-
-def _entries(tensordict: Any, actions: Sequence[Any]) -> NamedTensors:
-    leaves = tensordict.exclude(*actions).items(True, True)
-    return {format_key(key): value.clone() for key, value in leaves if isinstance(value, Tensor)}
+    def _first_reset(self, seed: int | None) -> Any:
+        base, _ = list_transforms(self._env)
+        options = None if seed is None else seed_options(base, seed)
+        if options is None and seed is not None:
+            self._env.set_seed(seed)
+        return self._env.reset(**(options or {}))
 
 
 def base_env(env: object, count: int) -> EnvBase:

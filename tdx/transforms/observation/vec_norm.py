@@ -68,7 +68,7 @@ class VecNorm(RunningNorm):
     def __new__(cls, *args: Any, new_api: bool | None = None, **kwargs: Any) -> Any:
         """Return a ``VecNormV2`` if ``new_api`` is true."""
         if not new_api:
-            return super().__new__(cls)
+            return super().__new__(cls, *args, **kwargs)
         return VecNormV2(*args, **kwargs)
 
     def __init__(

@@ -148,12 +148,15 @@ def _wrap_arguments(row: ChainRow, width: int, max_lines: int | None) -> list[Ch
     is_whole = len(row.title) + len(row.detail) + cost + 7 <= width
     if row.kind != "stage" or not row.detail or is_whole or width < _MIN_WRAPPED:
         return [row]
-    # A cost that would cut the name is beside the first line of arguments.
-    is_below = len(row.title) + cost + 5 > width
-    room, taken = width - 5, " " * (is_below * cost)
     first, *others = row.detail.split()
-    words = [_fit_argument(first, room - len(taken)), *(_fit_argument(at, room) for at in others)]
-    lines = textwrap.wrap(" ".join(words), room, initial_indent=taken, break_on_hyphens=False)
+    room = width - 5
+    # A cost that would cut the name is beside the first argument, if both have room there.
+    fitted = _fit_argument(first, room - cost)
+    is_below = len(row.title) + cost + 5 > width and len(fitted) <= room - cost
+    taken = " " * (is_below * cost)
+    words = [fitted if is_below else first, *others]
+    text = " ".join(_fit_argument(word, room) for word in words)
+    lines = textwrap.wrap(text, room, initial_indent=taken, break_on_hyphens=False)
     lines[0] = lines[0].removeprefix(taken)
     if max_lines is not None and len(lines) > max_lines:
         lines = [*lines[: max_lines - 1], truncate(f"{lines[max_lines - 1]} …", room)]
