@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry, reset_masks
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.env_specs import DoneGroup, done_groups
+from tdx.core.envs.env_specs import DoneGroup, done_groups, ended_rows
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
+from tdx.core.transforms.inner_steps import end_keys
 from tdx.foundation.errors import ArgumentError, ChainError, StoredDataError
-from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import new_tensordict, read, write
 from tdx.specs import Composite
 
@@ -62,19 +63,18 @@ class AutoResetTransform(Transform):
         self.fill_float = math.nan if fill_float == "nan" else fill_float
         self.fill_int, self.fill_bool = fill_int, fill_bool
         self._groups: tuple[DoneGroup, ...] = ()
+        self._end_keys: list[NestedKey] = []
         self._observation_keys: tuple[NestedKey, ...] = ()
         self._first: TensorDictBase | None = None
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._groups = done_groups(output_spec["full_done_spec"])
+        self._end_keys = end_keys(output_spec["full_done_spec"])
         keys = output_spec["full_observation_spec"].keys(True, True)
         self._observation_keys = tuple(normalize_key(key) for key in keys)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        self._ended = {}
-        for group in self._groups:
-            key = next((key for key in group.keys if split_key(key)[-1] == "done"), group.keys[0])
-            self._ended[group.reset_key] = read(next_tensordict, key)
+        self._ended = ended_rows(next_tensordict, self._groups, self._end_keys)
         self._first = None
         if any(bool(mask.any()) for mask in self._ended.values()):
             self._first = next_tensordict.select(*self._observation_keys, strict=False)

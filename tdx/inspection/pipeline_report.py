@@ -153,6 +153,7 @@ class _RolloutRecorder:
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
         self._flags = env.done_keys
+        self._ends_with_last_agent = isinstance(env, StackEnv) and env.ends_with_last_agent
         self._episode_ends: list[list[str]] = []
         self._lengths: dict[int, int] = {}
 
@@ -169,7 +170,7 @@ class _RolloutRecorder:
             value = following.get(key, None)
             if value is not None:
                 rows.append(self._rows(value).double().sum(-1).tolist())
-        by_row = episode_ends(following, self._flags, self._batch)
+        by_row = episode_ends(following, self._flags, self._batch, self._ends_with_last_agent)
         ends = [by_row.get(row, "") for row in range(self._count)]
         self._episode_ends.append(ends)
         done = len(self._episode_ends)

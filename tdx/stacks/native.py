@@ -242,7 +242,7 @@ class NativeDriver:
 
     @property
     def reset_due(self) -> bool:
-        return self._current is None or any_done(self._current, self._env.done_keys)
+        return self._current is None or any_done(self._current, self._env.env_specs.end_keys())
 
     def reset(self, seed: int | None = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`; only the rows that are done start again."""

@@ -141,6 +141,11 @@ class Stack(Protocol):
         ...
 
     @property
+    def ends_with_last_agent(self) -> bool:
+        """True if an episode lasts until a flag of each agent is set. Default: False."""
+        return False
+
+    @property
     def num_envs(self) -> int | None:
         """Number of envs in a step; ``None`` for a single env. Default: that of the specs."""
         shape = self.specs()[-1].output_spec.shape

@@ -13,14 +13,16 @@ from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Goal, Manifest, replay, resume, verify
 from tests.programs import exhaustive, sampled
-from tests.rollouts.recordings import record, same
+from tests.rollouts.recordings import assert_same_bits, record, same
 
 
 def replay_stages(source: Path, target: Path, *stages: str) -> Manifest:
     """Replay a dump with a chain."""
-    return replay(open_dump(source), tuple(map(parse_stage, stages)), target)
+    chain = tuple(map(parse_stage, stages))
+    return replay(open_dump(source), chain, target, allow_code=True)
 
 
+TEAM = "tests.inspection.live.stages:Team"
 NOOPS = "NoopResetEnv(3, random=False)"
 FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
 
@@ -45,8 +47,9 @@ FRAMES = 'CatFrames(3, dim=-1, in_keys=["observation"])'
         ),
         ("CartPole-v1", (NOOPS,), (NOOPS, FRAMES), {"raw": True}),
         ("tdx/CartPole", ("RewardSum",), (FRAMES,), {"num_envs": 3, "raw": True}),
+        (TEAM, ("StepCounter",), ("StepCounter", "RewardSum"), {"raw": True, "allow_code": True}),
     ],
-    ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native"],
+    ids=["plain", "batch", "ends", "inverse", "skipped frames", "noops", "native", "agents"],
 )
 @sampled(3)
 def test_replay_equals_a_rollout(
@@ -60,7 +63,8 @@ def test_replay_equals_a_rollout(
     found = replay_stages(tmp_path / "source", tmp_path / "replayed", *wanted)
     options = {name: value for name, value in options.items() if name != "raw"}
     direct = record(tmp_path / "direct", env, *wanted, **options)
-    assert same(open_dump(tmp_path / "replayed").data, open_dump(tmp_path / "direct").data)
+    data = [open_dump(tmp_path / name).data for name in ("replayed", "direct")]
+    assert_same_bits(*data)
     assert found.source == str(tmp_path / "source")
     assert found.episodes == direct.episodes
     assert found.transforms == direct.transforms

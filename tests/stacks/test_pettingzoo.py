@@ -13,6 +13,9 @@ from gymnasium import spaces
 import tdx
 from tdx.core import StepTrace
 from tdx.foundation.errors import ArgumentError
+from tdx.inspection.live.session import LiveSession
+from tdx.inspection.live.stack_env import StackEnv
+from tdx.inspection.pipeline_report import summarize_rollout
 from tdx.inspection.stack_import import import_stack
 from tdx.stacks import open_stack
 from tests.programs import require_package
@@ -150,6 +153,15 @@ def test_contract_is_kept_by_itself_and_finds_another_factor(
     assert report.coverage.stages == report.coverage.all_stages == 1
     assert not report.excluded
     assert tdx.check_contract(make(0.25, mixed=mixed), contract).verdict == "different"
+
+
+def test_episode_goes_on_until_the_last_agent_has_left(make: Callable[..., Any]) -> None:
+    report = summarize_rollout(open_stack(make()), 20, 0)
+    assert [(each.steps, each.ended) for each in report.episodes] == [(8, "truncated")] * 3
+    session = LiveSession(StackEnv(open_stack(make())))
+    while sum(trace.phase == "step" for trace in session.history) < 9:
+        session.advance()
+    assert [(each.steps, each.end) for each in session.episodes()] == [(8, "truncated"), (1, "")]
 
 
 def test_profile_and_state_name_the_wrapper(make: Callable[..., Any]) -> None:

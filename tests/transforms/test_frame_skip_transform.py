@@ -33,6 +33,7 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.transforms import Transform
+from tests.inspection.live.stages import Team
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
@@ -97,6 +98,12 @@ def test_repetition_stops_at_the_end_of_an_episode() -> None:
     torch.testing.assert_close(
         rollout["next", "reward"].flatten(), actions + torch.tensor(counts).float()
     )
+
+
+def test_repetition_goes_on_when_an_agent_ends_before_its_env() -> None:
+    rollout = TransformedEnv(Team(), FrameSkipTransform(3)).rollout(10)
+    assert rollout["next", "agents", "count"].squeeze(-1).tolist() == [[3, 3], [4, 4]]
+    assert rollout["next", "reward"].flatten().tolist() == [3, 1]
 
 
 @pytest.mark.parametrize("batch", [SerialEnv, ParallelEnv, partial(ParallelEnv, use_buffers=False)])

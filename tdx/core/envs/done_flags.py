@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -154,10 +154,10 @@ def reset_masks(
 def complete_masks(
     tensordict: TensorDictBase, reset_keys: list[NestedKey], find_spec: Callable[[], Composite]
 ) -> dict[NestedKey, Tensor]:
-    """Check the partial-reset masks in the input of a reset ``[*B]``, and add missing ones to it.
+    """Check the partial-reset masks in the input of a reset ``[*B]``; write those of all groups.
 
-    A group without a mask is not reset if another group has one. Returns the masks by key: none if
-    all rows are reset.
+    A group inside of one with a mask follows that mask. Another group without a mask is not reset.
+    Returns the masks by key: none if all rows are reset.
     """
     masks = reset_masks(tensordict, reset_keys)
     if not masks:
@@ -174,10 +174,18 @@ def complete_masks(
                 where=Where(key=key),
                 hint="write the mask as a bool tensor of the done flag's shape",
             )
-    for key in reset_keys:
-        if key not in masks:
-            masks[key] = flags[key].zero()
+    if len(reset_keys) == 1:
+        return masks
+    given = dict(masks)
+    for key in sorted(reset_keys, key=lambda key: len(split_key(key))):  # Outer groups first.
+        group, unset = parent_key(key), flags[key].zero()
+        outer = nearest_mask(group, given) if group else None
+        if outer is not None:
+            masks[key] = given[key] = _inner_mask(outer, unset, tensordict.ndim)
             write(tensordict, key, masks[key])
+        elif key not in masks:
+            masks[key] = unset
+            write(tensordict, key, unset)
     return masks
 
 
@@ -255,14 +263,31 @@ def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
     }
 
 
-def write_reset_masks(tensordict: TensorDictBase, groups: list[list[NestedKey]]) -> None:
-    """Write a reset mask for each group of done keys: the rows that are done."""
-    for group in groups:
-        ends = [key for key in group if split_key(key)[-1] == "done"] or group
-        flag = read(tensordict, ends[0])
-        for other in ends[1:]:
-            flag = flag | read(tensordict, other)
-        write(tensordict, sibling_key(group[0], "_reset"), flag.clone())
+def end_masks(tensordict: TensorDictBase, end_keys: Iterable[NestedKey]) -> dict[NestedKey, Tensor]:
+    """Return the rows that are done by the reset key of each group of :func:`episode_end_flags`.
+
+    A mask may be a flag itself.
+    """
+    masks: dict[NestedKey, Tensor] = {}
+    for key in end_keys:
+        reset_key, flag = sibling_key(key, "_reset"), read(tensordict, key)
+        masks[reset_key] = masks[reset_key] | flag if reset_key in masks else flag
+    return masks
+
+
+def inherit_masks(
+    masks: dict[NestedKey, Tensor], shapes: Mapping[NestedKey, torch.Size], batch_dims: int
+) -> None:
+    """Add the masks of groups inside of those that have one; ``shapes``: those of all masks."""
+    for key, shape in shapes.items():
+        outer = None if key in masks else nearest_mask(key, masks)
+        if outer is not None:
+            masks[key] = _inner_mask(outer, outer.new_empty(shape), batch_dims)
+
+
+def _inner_mask(outer: Tensor, like: Tensor, batch_dims: int) -> Tensor:
+    """Expand the mask of a group to the shape of the mask of a group inside of it."""
+    return expand_mask(outer, like, batch_dims).expand(like.shape).clone()
 
 
 def expand_mask(mask: Tensor, value: Tensor, batch_dims: int) -> Tensor:
@@ -363,35 +388,52 @@ def mask_for_entry(
     It is the mask of the nearest group that encloses the entry, or else the union of all masks:
     with flags of agents only, an entry of the whole row changes if any of its agents is reset.
     """
-    parents = parent_key(key)
-    for depth in range(len(parents), -1, -1):
-        reset_key = (*parents[:depth], "_reset") if depth else "_reset"
-        if reset_key in masks:
-            return masks[reset_key]
-    rows = None
+    rows = nearest_mask(key, masks)
+    if rows is not None:
+        return rows
     for mask in masks.values():
         mine = mask.reshape(*mask.shape[:batch_dims], -1).any(-1)
         rows = mine if rows is None else rows | mine
     return rows
 
 
-def any_done(tensordict: TensorDictBase, done_keys: list[NestedKey]) -> bool:
-    """Return True if any flag that ends in ``done`` is set; without such a flag, any flag."""
-    ends = [key for key in done_keys if split_key(key)[-1] == "done"] or done_keys
+def nearest_mask(key: NestedKey, masks: dict[NestedKey, Tensor]) -> Tensor | None:
+    """Return the mask of the nearest group that encloses an entry, ``None`` if none has a mask."""
+    parents = parent_key(key)
+    for depth in range(len(parents), -1, -1):
+        mask = masks.get((*parents[:depth], "_reset") if depth else "_reset")
+        if mask is not None:
+            return mask
+    return None
+
+
+def any_done(tensordict: TensorDictBase, end_keys: Iterable[NestedKey]) -> bool:
+    """Return True if any of :func:`episode_end_flags` is set, so that a reset is due."""
     return any(
-        bool(flag.any()) for flag in (read(tensordict, key) for key in ends) if flag is not None
+        bool(flag.any()) for flag in (read(tensordict, key) for key in end_keys) if flag is not None
     )
 
 
 def episode_end_keys(done_keys: Iterable[NestedKey]) -> list[NestedKey]:
-    """Return the flags that decide where the episode of a row ends.
+    """Return the flags that decide where the episode of a row ends and which rows are reset.
 
-    They are those of the root: an agent may leave an episode that goes on. Without any, they are
-    those of the agents, and the first that ends, ends the episode. A *reset* is due at any flag,
-    see :func:`any_done`.
+    They are those of the outermost groups: with flags at the root, an agent may leave an episode
+    that goes on. Without flags there, the first agent that ends, ends the episode.
     """
     keys = list(done_keys)
-    return [key for key in keys if len(split_key(key)) == 1] or keys
+    groups = {parent_key(key) for key in keys}
+    return [
+        key
+        for key in keys
+        if not any(parent_key(key)[:depth] in groups for depth in range(len(parent_key(key))))
+    ]
+
+
+def episode_end_flags(done_keys: Iterable[NestedKey]) -> list[NestedKey]:
+    """Return each ``done`` among :func:`episode_end_keys`, or all flags of a group without it."""
+    keys = episode_end_keys(done_keys)
+    with_done = {parent_key(key) for key in keys if split_key(key)[-1] == "done"}
+    return [key for key in keys if split_key(key)[-1] == "done" or parent_key(key) not in with_done]
 
 
 def all_done(tensordict: TensorDictBase, done_keys: Iterable[NestedKey]) -> bool:
@@ -402,19 +444,39 @@ def all_done(tensordict: TensorDictBase, done_keys: Iterable[NestedKey]) -> bool
 
 
 def episode_ends(
-    tensordict: TensorDictBase, done_keys: Sequence[NestedKey], rows: int
+    tensordict: TensorDictBase,
+    done_keys: Sequence[NestedKey],
+    rows: int,
+    with_last_agent: bool = False,
 ) -> dict[int, str]:
     """Return how the episodes of the rows that a step ``[*B]`` ended have ended, by row.
 
     :func:`episode_end_keys` decide. A row that is both terminated and truncated is ``terminated``;
     ``done`` is the last resort.
+
+    Args:
+        tensordict: Output of the step.
+        done_keys: Keys of its flags.
+        rows: Number of rows.
+        with_last_agent: If True, the flags are those of agents, ``[*B, A]``, and stay set. The last
+            agent ends the episode, which is ``truncated`` if any agent was in this step.
     """
+    order = ("terminated", "truncated", "done")
+    if with_last_agent:
+        order = ("truncated", "terminated", "done")
     keys = episode_end_keys(done_keys)
+    flags = [
+        (end, flag.reshape(rows, -1))
+        for end in order
+        for key in keys
+        if split_key(key)[-1] == end and (flag := tensordict.get(key, None)) is not None
+    ]
+    if with_last_agent and flags:
+        left = torch.stack([flag for _, flag in flags]).any(0).all(-1, keepdim=True)
+        flags = [(end, flag & left) for end, flag in flags]
     ends: dict[int, str] = {}
-    for end in ("terminated", "truncated", "done"):
-        for key in keys:
-            flag = tensordict.get(key, None) if split_key(key)[-1] == end else None
-            if flag is not None and bool(flag.any()):
-                for row in flag.reshape(rows, -1).any(-1).nonzero().flatten().tolist():
-                    ends.setdefault(row, end)
+    for end, flag in flags:
+        if bool(flag.any()):
+            for row in flag.any(-1).nonzero().flatten().tolist():
+                ends.setdefault(row, end)
     return ends

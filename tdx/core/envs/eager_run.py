@@ -92,7 +92,7 @@ def collect(
     # The actions of a sequence are data, which a planned rollout checks as a whole.
     can_add_dim = not isinstance(request.policy, ActionSequence)
     policy, callback = as_policy(policy, env), request.callback
-    current, done_keys = start, env.done_keys
+    current, end_keys = start, env.env_specs.end_keys()
     for index in range(max_steps):
         step = first_step + index
         try:
@@ -119,9 +119,9 @@ def collect(
                 with_step(error, step)
                 raise
         following = current.get("next")
-        if request.break_when_any_done and any_done(following, done_keys):
+        if request.break_when_any_done and any_done(following, end_keys):
             return True
-        if request.break_when_all_done and all_done(following, done_keys):
+        if request.break_when_all_done and all_done(following, end_keys):
             return True
         if index == max_steps - 1:
             return False

@@ -18,9 +18,9 @@ from tdx.core.envs.done_flags import (
     complete_done,
     complete_masks,
     complete_rewards,
+    end_masks,
     is_partial,
     write_reset,
-    write_reset_masks,
 )
 from tdx.core.envs.env_specs import EnvSpecs, available_device
 from tdx.core.envs.spec_attributes import (
@@ -44,6 +44,7 @@ from tdx.foundation.tensordicts import (
     plain_entries,
     read,
     update_entries,
+    write,
 )
 from tdx.specs.violations import SpecViolation
 
@@ -331,12 +332,17 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         return advance(tensordict, self.env_specs.dropped_keys())
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Reset the rows whose done flag at the root is set, if there are any."""
+        """Reset the rows whose done flag at the root is set, if there are any.
+
+        Flags of agents count only if the env has none at the root.
+        """
         # Reading a flag on an accelerator would make the host wait for it.
         reads_flags = self.env_specs.main_device.type == "cpu" or not self.resets_by_mask
-        if reads_flags and not any_done(tensordict, self.done_keys):
+        end_keys = self.env_specs.end_keys()
+        if reads_flags and not any_done(tensordict, end_keys):
             return tensordict
-        write_reset_masks(tensordict, self.done_keys_groups)
+        for key, mask in end_masks(tensordict, end_keys).items():
+            write(tensordict, key, mask.clone())
         return self.reset(tensordict)
 
     def step_and_maybe_reset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +11,14 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import complete_done_spec, default_input_spec, default_output_spec
+from tdx.core.envs.done_flags import (
+    complete_done_spec,
+    default_input_spec,
+    default_output_spec,
+    end_masks,
+    episode_end_flags,
+    inherit_masks,
+)
 from tdx.foundation.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.foundation.keys import (
     NestedKey,
@@ -141,6 +149,14 @@ class EnvSpecs:
             done_keys = self.keys("full_done_spec")
             keys = cache["reset"] = unique_keys(sibling_key(key, "_reset") for key in done_keys)
         return list(keys)
+
+    def end_keys(self) -> list[NestedKey]:
+        """Return the flags that end an episode and cause a reset, the same list for each call."""
+        cache = self.cache
+        keys: list[NestedKey] | None = cache.get("ends")
+        if keys is None:
+            keys = cache["ends"] = episode_end_flags(self.keys("full_done_spec"))
+        return keys
 
     def output_keys(self) -> tuple[NestedKey, ...]:
         """Return the keys of all leaves that a step or a reset writes."""
@@ -386,6 +402,20 @@ def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
         dims = full_done_spec.ndim
         groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device, dims)
     return tuple(groups.values())
+
+
+def ended_rows(
+    tensordict: TensorDictBase, groups: Sequence[DoneGroup], end_keys: Iterable[NestedKey]
+) -> dict[NestedKey, Tensor]:
+    """Return the masks of the reset that is due after a step ``[*A, *B]``, for all groups.
+
+    ``end_keys``: :func:`episode_end_flags` of the groups. A mask may be a flag itself.
+    """
+    masks = end_masks(tensordict, end_keys)
+    if len(masks) < len(groups):
+        shapes = {g.reset_key: batched_shape(tensordict, g.shape, g.batch_dims) for g in groups}
+        inherit_masks(masks, shapes, tensordict.ndim)
+    return masks
 
 
 # Devices

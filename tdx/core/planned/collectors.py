@@ -14,7 +14,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry
+from tdx.core.envs.done_flags import (
+    episode_end_keys,
+    expand_mask,
+    inherit_masks,
+    keep_unmasked_rows,
+    mask_for_entry,
+)
 from tdx.core.envs.eager_run import StepLayout, reset_mismatch
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
@@ -108,6 +114,13 @@ class TensorDictCollector:
             for key in base.done_keys
             if split_key(key)[-1] == "done"
         }
+        ends = {sibling_key(key, "_reset") for key in episode_end_keys(base.done_keys)}
+        self.inner_groups = {
+            key: base.full_done_spec[done].shape
+            for key, done in self.done_keys.items()
+            if key not in ends
+        }
+        """Shapes of the masks of groups inside of others, which are reset with those."""
 
     def collect(
         self, first: Mapping[NestedKey, Tensor], source: ActionSource, length: int, stop: Stop
@@ -243,7 +256,10 @@ class _Run:
                     count = torch.zeros_like(flag, dtype=torch.int64) if before is None else before
                     self.counts[limit.count_key] = count = count + 1
                     flag = flag | (count >= limit.most)
-            masks[mask_key] = flag
+            if mask_key not in self.settings.inner_groups:
+                masks[mask_key] = flag
+        if self.settings.inner_groups:
+            inherit_masks(masks, self.settings.inner_groups, len(self.settings.base.batch_size))
         return masks
 
     def _reset(self, time: int, following: TensorDictBase, masks: dict[NestedKey, Tensor]) -> None:

@@ -198,7 +198,7 @@ class Tracer(BaseTracer):
     def reset_due(self) -> bool:
         """True if rows are done, so that the next step starts with their reset."""
         current = self.current
-        return current is not None and any_done(current, self.env.done_keys)
+        return current is not None and any_done(current, self.env.env_specs.end_keys())
 
     def reset(
         self, tensordict: TensorDictBase | None = None, *, seed: int | None = None, **kwargs: Any
@@ -224,7 +224,7 @@ class Tracer(BaseTracer):
             TdxError: The env or a stage raised.
         """
         current = self.current
-        if current is None or not any_done(current, self.env.done_keys):
+        if current is None or not any_done(current, self.env.env_specs.end_keys()):
             return None
         return self._reset(current, lambda: self.env.maybe_reset(current))
 

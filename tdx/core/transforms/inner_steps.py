@@ -9,12 +9,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import keep_unmasked_rows
-from tdx.core.envs.env_specs import done_groups
+from tdx.core.envs.done_flags import episode_end_flags, keep_unmasked_rows
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.transform import Transform
 from tdx.foundation.errors import ArgumentError, ChainError
-from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
 
@@ -34,12 +33,8 @@ def require_upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]]:
 
 
 def end_keys(full_done_spec: Composite) -> list[NestedKey]:
-    """Return the flags that end an episode: each ``done``, or all flags of a group without it."""
-    keys: list[NestedKey] = []
-    for group in done_groups(full_done_spec):
-        ends = [key for key in group.keys if split_key(key)[-1] == "done"]
-        keys += ends or group.keys
-    return keys
+    """Return the flags that end an episode; see :func:`episode_end_flags`."""
+    return episode_end_flags(normalize_key(key) for key in full_done_spec.keys(True, True))
 
 
 def running_rows(output: TensorDictBase, keys: list[NestedKey]) -> Tensor:

@@ -17,6 +17,7 @@ from tdx.core.envs.done_flags import episode_ends
 from tdx.foundation.array_files import Array
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.arrays import RowSelector, as_array
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.live.views import EnvCell, EpisodeView, PlotView
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
     from tdx.core.tracing.passages import Passage, PassageId
     from tdx.envs import EnvBase
-    from tdx.inspection.live.stack_env import StackEnv
 
 
 _ELEMENT = re.compile(r"(?P<key>.+)\[(?P<place>\d+)\]")
@@ -207,6 +207,7 @@ class EpisodeTracker:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._done_keys = list(env.done_keys)
+        self._ends_with_last_agent = isinstance(env, StackEnv) and env.ends_with_last_agent
         self.has_rewards = bool(self._rewards)
         self._open = [self._new_episode(-1, 0) for _ in range(self.rows)]
         self._finished: deque[EpisodeView] = deque(maxlen=_MAX_FINISHED)
@@ -224,7 +225,7 @@ class EpisodeTracker:
         if trace.error is not None:
             return
         if trace.phase == "reset":
-            # An agent may be reset alone, while the episode of its env continues.
+            # Only the rows whose episode has ended are reset; a caller may reset an agent alone.
             for row, episode in enumerate(self._open):
                 if is_start or episode.end:
                     self._begin(row, trace.index)
@@ -236,7 +237,9 @@ class EpisodeTracker:
             if value is not None and value.shape.numel() % self.rows == 0:
                 numbers = value.detach().cpu().float().numpy()
                 self.rewards += numbers.reshape(self.rows, -1).sum(axis=1)
-        ends = episode_ends(trace.env_tensordict, self._done_keys, self.rows)
+        ends = episode_ends(
+            trace.env_tensordict, self._done_keys, self.rows, self._ends_with_last_agent
+        )
         for row in range(self.rows):
             if self._open[row].end:
                 # A vector env of another library has reset this env itself.

@@ -37,6 +37,7 @@ class StackEnv:
         self.full_action_spec: Composite = inputs["full_action_spec"]
         self.full_state_spec: Composite = inputs["full_state_spec"]
         self.done_keys: list[NestedKey] = list(stack.done_keys)
+        self.ends_with_last_agent = stack.ends_with_last_agent
         self.reward_keys: list[NestedKey] = list(self.full_reward_spec.keys(True, True))
 
     @property

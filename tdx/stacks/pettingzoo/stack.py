@@ -246,6 +246,7 @@ class PettingZooStack(LevelStack):
 
     kind = "pettingzoo"
     done_keys = ("done", *FLAGS)
+    ends_with_last_agent = True
     level_type = ParallelLevels
     no_pipeline = Missing(
         "a pipeline cannot name its env, whose agents act in one step",

@@ -9,14 +9,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
-from tdx.core.envs.env_specs import DoneGroup, done_groups
+from tdx.core.envs.env_specs import DoneGroup, done_groups, ended_rows
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.inner_steps import require_upstream, step_rows
+from tdx.core.transforms.inner_steps import end_keys, require_upstream, step_rows
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.validation import check_integer
 from tdx.foundation.errors import ChainError
-from tdx.foundation.keys import NestedKey, normalize_key, split_key
-from tdx.foundation.tensordicts import read
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
 if TYPE_CHECKING:
@@ -64,11 +63,13 @@ class NoopResetEnv(Transform):
         self.noops = noops
         self.random = random
         self._groups: tuple[DoneGroup, ...] = ()
+        self._end_keys: list[NestedKey] = []
         self._actions: Composite | None = None
         self._reward_keys: list[NestedKey] = []
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._groups = done_groups(output_spec["full_done_spec"])
+        self._end_keys = end_keys(output_spec["full_done_spec"])
         self._actions = input_spec["full_action_spec"]
         self._reward_keys = [
             normalize_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
@@ -136,12 +137,10 @@ class NoopResetEnv(Transform):
         rows: Tensor,
     ) -> TensorDictBase:
         """Reset those of these rows ``[*B]`` whose episode has ended."""
-        masks: dict[NestedKey, Tensor] = {}
-        for group in self._groups:
-            flags = [read(current, key) for key in group.keys if split_key(key)[-1] == "done"]
-            flags = flags or [read(current, key) for key in group.keys]
-            ended = torch.stack(flags).any(0)
-            masks[group.reset_key] = ended & expand_mask(rows.to(ended.device), ended, current.ndim)
+        masks = {
+            key: ended & expand_mask(rows.to(ended.device), ended, current.ndim)
+            for key, ended in ended_rows(current, self._groups, self._end_keys).items()
+        }
         if not any(bool(mask.any()) for mask in masks.values()):
             return current
         given = current.clone(recurse=False)

@@ -87,6 +87,22 @@ class Agents(EnvBase):
         return None
 
 
+class Team(Agents):
+    """The agents with a flag at the root: they start again when the last of them has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        flag = Categorical(2, shape=(1,), dtype=torch.bool)
+        self.done_spec = Composite(agents=self.full_done_spec["agents"], done=flag)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.count = self.count + 1
+        done = self.count >= torch.tensor([[2.0], [3.0]])
+        self.count[done.all().expand(2, 1)] = 0
+        agents = {"count": self.count.clone(), "reward": torch.ones(2, 1), "done": done}
+        return TensorDict(agents=TensorDict(agents, batch_size=[2]), done=done.all(0))
+
+
 create: Any = SelfResetting
 
 
@@ -222,6 +238,16 @@ def test_agents_end_at_different_steps() -> None:
     assert rollout["agents", "count"].squeeze(-1).tolist() == [[0, 0], [1, 1], [0, 2], [1, 0]]
     steps = rollout["agents", "step_count"].squeeze(-1)
     assert steps.tolist() == [[0, 0], [1, 1], [0, 2], [1, 0]]
+
+
+def test_agents_begin_the_next_episode_with_their_env() -> None:
+    env = TransformedEnv(AutoResetEnv(Team()), StepCounter())
+    rollout = env.rollout(5, break_when_any_done=False)
+    counts = rollout["next", "agents", "count"].squeeze(-1)
+    assert counts.nan_to_num(-9).tolist() == [[1, 1], [2, 2], [-9, -9], [1, 1], [2, 2]]
+    for key in (("agents", "count"), ("agents", "step_count")):
+        values = rollout[key].squeeze(-1).tolist()
+        assert values == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1]]
 
 
 @pytest.mark.parametrize("fill", [True, False])

@@ -78,6 +78,33 @@ def test_agent_that_goes_on_does_not_keep_its_env_from_being_done() -> None:
     assert rollout["next", "done"].flatten().tolist() == [False, False, False, True]
 
 
+def counts_of_team(rollout: TensorDictBase) -> list[list[float]]:
+    counts: list[list[float]] = rollout["agents", "count"].squeeze(-1).tolist()
+    return counts
+
+
+def test_agent_that_ends_is_reset_with_its_env() -> None:
+    env = Team()
+    rollout = env.rollout(6, break_when_any_done=False)
+    assert counts_of_team(rollout) == [[0, 0], [1, 1], [2, 2], [3, 3], [0, 0], [1, 1]]
+    assert not rollout["agents", "done"][4].any()
+    assert len(env.rollout(10)) == 4
+
+
+def test_mask_of_an_env_decides_for_its_agents() -> None:
+    env = Team()
+    current = env.step_mdp(env.rand_step(env.reset()))
+    mask = torch.tensor([[True], [False]])
+    after = env.reset(current.clone().set(("agents", "_reset"), mask))
+    assert after["agents", "count"].flatten().tolist() == [0, 1]
+    for whole in (True, False):
+        given = current.clone().set("_reset", torch.tensor([whole]))
+        expected = [0, 0] if whole else [1, 1]
+        assert env.reset(given.clone())["agents", "count"].flatten().tolist() == expected
+        given["agents", "_reset"] = mask
+        assert env.reset(given)["agents", "count"].flatten().tolist() == expected
+
+
 def test_a_policy_writes_the_actions() -> None:
     rollout = CountingEnv(100).rollout(3, push)
     assert (rollout["action"] == 1).all()
