@@ -121,18 +121,20 @@ def tensor_leaves(data: TensorDictBase, hint: str, path: Path = ()) -> LeavesByP
 
 
 def nest_leaves(leaves: Mapping[Path, object], groups: Iterable[Path]) -> dict[str, Any]:
-    """Return leaves and empty groups as nested dicts."""
+    """Return leaves, in their order, and empty groups as nested dicts."""
     tree: dict[str, Any] = {}
-    for path in groups:
+
+    def branch_at(path: Path) -> dict[str, Any]:
         branch = tree
         for part in path:
             branch = branch.setdefault(part, {})
+        return branch
+
     for path, leaf in leaves.items():
         if path:
-            branch = tree
-            for part in path[:-1]:
-                branch = branch[part]
-            branch[path[-1]] = leaf
+            branch_at(path[:-1])[path[-1]] = leaf
+    for path in groups:
+        branch_at(path)
     return tree
 
 

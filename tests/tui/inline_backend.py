@@ -11,7 +11,7 @@ from tdx.tui.backend.client import Backend, RequestError, SupersededError, Ticke
 from tdx.tui.backend.messages import Failure, Job, Request
 from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.backend.worker import answer
-from tdx.tui.live.messages import RunSession
+from tdx.tui.live.requests import RunSession
 
 T = TypeVar("T")
 

@@ -25,7 +25,8 @@ from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.files.files import Storage
 from tdx.tui.live.live_tab import LiveTab
-from tdx.tui.live.messages import RunSession
+from tdx.tui.live.messages import SessionSettings
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
@@ -85,7 +86,9 @@ class PlayingBackend(InlineBackend):
             self._fail(ticket, RequestError(Problem("TDX000", message)))
         self._playing.clear()
 
-    def _open_env(self, request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+    def _open_env(
+        self, request: SessionSettings, seed: int, closing: ExitStack
+    ) -> EnvBase | StackEnv:
         torch.manual_seed(0)
         env = self.make(request.pipeline)
         if not isinstance(env, StackEnv):

@@ -20,7 +20,8 @@ from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import Line, details, heading, list_lines, start_line
-from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
+from tdx.tui.contract.messages import Comparison, StageText
+from tdx.tui.contract.requests import CompareContract, FreezeContract
 from tests.programs import exhaustive
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env

@@ -13,9 +13,10 @@ from tdx.pipeline import Pipeline
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.requests import CheckChain
 from tdx.tui.compose.form_row import FormRow
-from tdx.tui.live.messages import RunSession, RunSteps, SetPanes
+from tdx.tui.live.messages import RunSteps, SetPanes
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tdx.tui.screens.bars import HintState
 from tests.programs import exhaustive

@@ -25,13 +25,13 @@ from tdx.tui.live.messages import (
     DumpSteps,
     LiveState,
     Reset,
-    RunSession,
     RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
     ShowTrace,
 )
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, run_session
 from tests.inspection.live.stages import At, pendulum, raises
 from tests.programs import exhaustive

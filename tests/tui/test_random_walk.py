@@ -24,8 +24,9 @@ from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.backend.requests import DumpRollout, ListEnvs
-from tdx.tui.live.messages import RunSession
-from tdx.tui.profile.messages import PROGRESS, FindAdvice, MeasurePipeline, ProfileProgress
+from tdx.tui.live.requests import RunSession
+from tdx.tui.profile.messages import PROGRESS, ProfileProgress
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.programs import exhaustive, is_exhaustive
 from tests.tui import wrapped_env
 from tests.tui.files.filing import TEXT, storage_in

@@ -18,7 +18,7 @@ from tdx.stacks.building import build_env
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
 from tdx.tui.backend.requests import ListEnvs, MeasureNorm
-from tdx.tui.contract.messages import FreezeContract
+from tdx.tui.contract.requests import FreezeContract
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import driven

@@ -10,7 +10,7 @@ import torch
 
 from tdx.envs import EnvBase
 from tdx.pipeline import Pipeline, build_checked_env, parse_stage
-from tdx.tui.live.messages import RunSession
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer, Rollouts
 from tests.inspection.live.stages import Ragged
 from tests.programs import exhaustive

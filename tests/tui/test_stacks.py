@@ -24,14 +24,14 @@ from tdx.tui.live.messages import (
     CommandEnvelope,
     LiveState,
     Reset,
-    RunSession,
     RunSteps,
     SetActionSource,
     SetPanes,
     SetRate,
 )
+from tdx.tui.live.requests import RunSession
 from tdx.tui.live.worker import LivePlayer
-from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tests.programs import exhaustive
 from tests.tui import wrapped_env
 from tests.tui.driving import driven, job

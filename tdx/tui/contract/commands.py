@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.tui.chain_status import NO_PIPELINE
-from tdx.tui.contract.messages import WORKER, FreezeContract
+from tdx.tui.contract.requests import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, ask, ask_to_replace
 

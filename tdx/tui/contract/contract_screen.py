@@ -17,7 +17,8 @@ from textual.widgets.option_list import Option
 from tdx.tui.backend.client import RequestError
 from tdx.tui.chain_status import truncate_middle
 from tdx.tui.contract.lines import LEGEND, Line, details, heading, list_lines, start_line
-from tdx.tui.contract.messages import WORKER, CompareContract, Comparison
+from tdx.tui.contract.messages import Comparison
+from tdx.tui.contract.requests import WORKER, CompareContract
 from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.workspace import Workspace
 

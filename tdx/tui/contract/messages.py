@@ -1,4 +1,4 @@
-"""Requests of the Contract view and their answers: plain data that needs no torch."""
+"""What the worker returns to the Contract view: plain data that needs no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tdx.compare.report import ContractReport, Difference, RowStatus
-from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
-WORKER = "contract"
 MAX_ELEMENTS = 64
 """Elements of a key whose values are shown."""
 
@@ -82,47 +79,3 @@ class Comparison:
 
     report: ContractReport
     stages: tuple[StageComparison, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CompareContract(Request[Comparison]):
-    """Compare with a contract or another target, as an evaluation if statistics must not move."""
-
-    pipeline: Pipeline
-    reference: str
-    evaluation: bool = False
-    allow_code: bool = False
-    samples: str | None = None
-
-    def answer(self, job: Job) -> Comparison:
-        from tdx.tui.contract.worker import compare_contract
-
-        return compare_contract(
-            self.pipeline,
-            self.reference,
-            evaluation=self.evaluation,
-            allow_code=self.allow_code,
-            samples=self.samples,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FreezeContract(Request[str]):
-    """Write a contract of the chain; answered with a sentence."""
-
-    pipeline: Pipeline
-    path: str
-    force: bool = False
-    allow_code: bool = False
-    samples: str | None = None
-
-    def answer(self, job: Job) -> str:
-        from tdx.tui.contract.worker import freeze_contract
-
-        return freeze_contract(
-            self.pipeline,
-            self.path,
-            force=self.force,
-            allow_code=self.allow_code,
-            samples=self.samples,
-        )

@@ -26,7 +26,6 @@ from tdx.tui.live.messages import (
     LateTrace,
     LiveState,
     Reset,
-    RunSession,
     RunSteps,
     SessionInfo,
     SetActionSource,
@@ -34,6 +33,7 @@ from tdx.tui.live.messages import (
     ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
+from tdx.tui.live.requests import RunSession
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"

@@ -1,4 +1,4 @@
-"""The request of the Live tab, and messages between it and its worker."""
+"""Messages between the Live tab and its worker."""
 
 from __future__ import annotations
 
@@ -9,20 +9,14 @@ from tdx.inspection.live.actions import ActionField
 from tdx.inspection.live.views import ImageView, StageReading, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Job, Request
 
 RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
 """Steps per second. ``None``: as many as possible."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunSession(Request[None]):
-    """Step an env until the request is cancelled; pushes views of its history.
-
-    Topics: ``info`` (``SessionInfo``), ``state`` (``LiveState``), and ``trace``, ``images``,
-    ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`). While a call takes
-    long, ``late`` with an index (``LateTrace``).
-    """
+class SessionSettings:
+    """What a session begins with."""
 
     pipeline: Pipeline
     allow_code: bool = False
@@ -33,11 +27,6 @@ class RunSession(Request[None]):
     repeat: bool = False  # repeat the resets and actions of the last session, with the same seed
     until: int | None = None  # trace of the last session to stop at; ``None``: its end
     samples: str | None = None  # file or folder with the samples of a stack without an env
-
-    def answer(self, job: Job) -> None:
-        from tdx.tui.live.worker import run_session
-
-        run_session(self, job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,9 @@ from tdx.tui.live.messages import (
     LiveState,
     Pause,
     Reset,
-    RunSession,
     RunSteps,
     SessionInfo,
+    SessionSettings,
     SetActionSource,
     SetPanes,
     SetRate,
@@ -83,7 +83,7 @@ class LivePlayer:
     def __init__(
         self,
         env: EnvBase | StackEnv,
-        request: RunSession,
+        request: SessionSettings,
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
         earlier: LiveSession | None = None,
@@ -144,7 +144,7 @@ class LivePlayer:
         is_complete = self.replay is None or self.replay.is_done
         return bool(self.session.tracer.steps) and is_complete
 
-    def resume(self, request: RunSession, push: Push) -> None:
+    def resume(self, request: SessionSettings, push: Push) -> None:
         """Continue after another session was shown."""
         self._push = push
         self._pushed_late.clear()
@@ -513,11 +513,11 @@ class StepWatch:
             return self._is_inside and self._calls == call and self._player.push_completed()
 
 
-OpenEnv = Callable[[RunSession, int, ExitStack], "EnvBase | StackEnv"]
+OpenEnv = Callable[[SessionSettings, int, ExitStack], "EnvBase | StackEnv"]
 _KEPT = 2
 
 
-def run_session(request: RunSession, job: Job) -> None:
+def run_session(request: SessionSettings, job: Job) -> None:
     """Step an env until the request is cancelled."""
     job.activity.begin(f"building {request.pipeline.env.id}", 0)
     player = job.get_cached("rollouts", lambda: Rollouts(activity=job.activity)).open(
@@ -533,7 +533,7 @@ def run_session(request: RunSession, job: Job) -> None:
                 job.wait(seconds)
 
 
-def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+def open_env(request: SessionSettings, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
     """Build and seed the env with its chain.
 
     The seed is that of the env and of the global generators, if the pipeline has none.
@@ -556,7 +556,7 @@ def open_env(request: RunSession, seed: int, closing: ExitStack) -> EnvBase | St
 class Rollout:
     """A session with its env."""
 
-    request: RunSession
+    request: SessionSettings
     seed: int
     player: LivePlayer
     closing: ExitStack
@@ -578,7 +578,7 @@ class Rollouts:
         self._open_env, self._clock, self._activity = open_env, clock, activity
         self._kept: list[Rollout] = []
 
-    def open(self, request: RunSession, push: Push) -> LivePlayer:
+    def open(self, request: SessionSettings, push: Push) -> LivePlayer:
         """Continue or start a session; if the env cannot be built, the kept sessions remain."""
         is_whole = request.repeat and request.until is None
         for kept in self._kept:

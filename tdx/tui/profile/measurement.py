@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.draft import Draft
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.profile.messages import (
-    AdviceResult,
-    Costs,
-    FindAdvice,
-    MeasurePipeline,
-    ProfileProgress,
-)
+from tdx.tui.profile.messages import AdviceResult, Costs, ProfileProgress
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.runs import ProfileRun, RunHistory
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from tdx.pipeline.model import Pipeline
 from tdx.profiling.plain import OperatorUse, RolloutMode
-from tdx.tui.backend.messages import Job, Request
 
 PROGRESS = "progress"
 PARTIAL = "partly"
@@ -178,23 +177,3 @@ class AdviceResult:
     ineffective: tuple[MeasuredChange, ...] = ()  # changes that save nothing beyond the noise
     refused: tuple[str, ...] = ()  # why other changes could not be tried
     error: str | None = None  # why the measurement ended early; ``None``: it did not
-
-
-@dataclass(frozen=True)
-class MeasurePipeline(Measurement, Request[Costs]):
-    """Measure a pipeline; pushes ``ProfileProgress`` and partial ``Costs``."""
-
-    def answer(self, job: Job) -> Costs:
-        from tdx.tui.profile.worker import measure_pipeline
-
-        return measure_pipeline(self, job)
-
-
-@dataclass(frozen=True)
-class FindAdvice(Measurement, Request[AdviceResult]):
-    """Try changes that may make a pipeline faster; pushes ``ProfileProgress``."""
-
-    def answer(self, job: Job) -> AdviceResult:
-        from tdx.tui.profile.worker import find_advice
-
-        return find_advice(self, job)

@@ -19,8 +19,9 @@ from tdx.tui.line_widgets import ElidedStatic
 from tdx.tui.profile.advice import AdviceList, advice_text, replace_chain
 from tdx.tui.profile.columns import CostSheet, build_sheet
 from tdx.tui.profile.measurement import CANCELLED, DraftAdvice, MeasurementController
-from tdx.tui.profile.messages import EXTRAS, Extra, FindAdvice, MeasurePipeline
+from tdx.tui.profile.messages import EXTRAS, Extra
 from tdx.tui.profile.numbers import format_time
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,

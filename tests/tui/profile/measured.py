@@ -25,15 +25,14 @@ from tdx.tui.profile.messages import (
     CallCost,
     CostRow,
     Costs,
-    FindAdvice,
     MeasuredChange,
-    MeasurePipeline,
     ModeCosts,
     ProfileProgress,
     StageSaving,
     Sync,
 )
 from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import screen_text

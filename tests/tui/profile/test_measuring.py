@@ -19,10 +19,9 @@ from tdx.tui.profile.messages import (
     PARTIAL,
     PROGRESS,
     Costs,
-    FindAdvice,
-    MeasurePipeline,
     ProfileProgress,
 )
+from tdx.tui.profile.requests import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
 from tests.processes import PATIENCE
 from tests.programs import exhaustive
