@@ -83,7 +83,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         yield Static("", id="form-title")
         yield ProblemPanel(self.workspace)
         yield VerticalScroll(id="form")
-        yield ElidedStatic("", id="form-about")
+        yield Static("", id="form-about")
         yield ElidedStatic("", id="form-help")
 
     def on_mount(self) -> None:

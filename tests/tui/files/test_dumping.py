@@ -42,7 +42,6 @@ async def test_dump_is_configured_written_and_not_overwritten(file: Path, tmp_pa
         assert "force" in app.notices
         await app.press("escape", "D")
         await app.pilot.click("#dump-force")
-        await app.press("tab", "enter")
         app.app.screen.query_one("#dump-steps").value = "30"  # type: ignore[attr-defined]
         await app.pilot.click("#dump-start")
         await made(app)
