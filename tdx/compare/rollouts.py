@@ -93,7 +93,7 @@ def explain_rollouts(
     # Rows of a batch follow one another, each from the start of an episode.
     is_start = torch.zeros(a.shape, dtype=torch.bool)
     is_start[..., 0] = True
-    following = a["next"]
+    following = a.get("next", a.empty())
     keys = [key for key in following.keys(True, True) if split_key(key)[-1] == "done"]
     for key in episode_end_keys(keys):
         is_start[..., 1:] |= following[key].reshape(*a.shape, -1).any(-1)[..., :-1].cpu()
